@@ -1,0 +1,134 @@
+"""The typed IR: everything a checked program is made of, on one screen.
+
+A kernel's body is a list of values in SSA order. A value names a row of the operation table
+(`coda_lang.ir.ops`), the earlier values it reads, and one static attribute. Operands of different
+extents broadcast by axis name; the result's type says what they broadcast to.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from coda_lang.ir.types import Dim, DType, Type
+from coda_lang.source import NOWHERE, Span
+
+Number = float | int | bool
+# const: its number · load, gather: the input's name · axis: the extent · round: an element type ·
+# reductions: the extent they run over · tile_welford: that extent and which of its three results
+Attr = Number | str | DType | Dim | tuple[Dim, str] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    op: str
+    args: tuple[int, ...]
+    attr: Attr
+    type: Type
+    span: Span = field(default=NOWHERE, compare=False)
+
+
+@dataclass(frozen=True)
+class Bound:
+    """One side of a domain: a number, or an extent plus a number (``N - 1``)."""
+
+    offset: Number = 0
+    dim: Dim | None = None
+
+
+@dataclass(frozen=True)
+class Domain:
+    """What an input's elements may be: ``low ≤ x < high`` (``strict``: ``low < x``), or the value of scalar ``other``."""
+
+    low: Bound | None = None
+    high: Bound | None = None
+    low_strict: bool = False
+    high_strict: bool = True
+    other: str | None = None
+
+
+@dataclass(frozen=True)
+class DTypeParam:
+    name: str
+    choices: tuple[DType, ...]
+
+
+@dataclass(frozen=True)
+class Split:
+    """``axis = outer * inner``: column n of `axis` is column ``n mod inner`` of head ``n div inner``."""
+
+    axis: str
+    outer: Dim
+    inner: Dim
+
+
+@dataclass(frozen=True)
+class Param:
+    """An input. ``host`` marks a scalar passed by value; ``default`` makes it optional."""
+
+    name: str
+    dtype: DType | str  # or the name of a dtype parameter
+    dims: tuple[Dim, ...]
+    host: bool = False
+    default: Number | None = None
+    domain: Domain | None = None
+    inout: bool = False
+    span: Span = field(default=NOWHERE, compare=False)
+
+
+@dataclass(frozen=True)
+class Output:
+    name: str
+    dtype: DType | str
+    dims: tuple[Dim, ...]
+    optional: bool = False
+    span: Span = field(default=NOWHERE, compare=False)
+
+
+@dataclass(frozen=True)
+class Product:
+    """``acc[i, j] = Σ_k A[i, k]·B[k, j]`` in f32; A is `a`, or its transpose, and B is `b`, or its transpose."""
+
+    a: str
+    b: str
+    a_transposed: bool
+    b_transposed: bool
+    contracted: Dim
+    span: Span = field(default=NOWHERE, compare=False)
+
+
+@dataclass(frozen=True)
+class Store:
+    """``target <- value`` or ``target +<- value``; the target is an output or an ``inout`` input."""
+
+    target: str
+    value: int
+    accumulate: bool = False
+    span: Span = field(default=NOWHERE, compare=False)
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel (one product), a map (none) or a reduce (combines partials)."""
+
+    kind: Literal["kernel", "map", "reduce"]
+    name: str
+    doc: str
+    axes: tuple[str, ...]
+    splits: tuple[Split, ...]
+    dtypes: tuple[DTypeParam, ...]
+    params: tuple[Param, ...]
+    outputs: tuple[Output, ...]
+    product: Product | None
+    rows: Dim | None  # the tile grid: the accumulator's extents; None in a reduce
+    cols: Dim | None
+    values: tuple[Value, ...]
+    stores: tuple[Store, ...]
+    span: Span = field(default=NOWHERE, compare=False)
+
+    def param(self, name: str) -> Param:
+        return next(p for p in self.params if p.name == name)
+
+    def target(self, name: str) -> Output | Param:
+        """What a store writes: the output of that name, or the ``inout`` input."""
+        return next(t for t in (*self.outputs, *self.params) if t.name == name)
