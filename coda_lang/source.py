@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 
@@ -12,7 +12,7 @@ class Source:
     """One source text and the name that it is shown under."""
 
     path: str
-    text: str
+    text: str = field(repr=False)
 
     @cached_property
     def _line_starts(self) -> list[int]:

@@ -38,15 +38,17 @@ VALUE_DTYPE = {"float": F32, "int": I64, "bool": BOOL}
 class Dim:
     """One extent: ``coef · axis``, a constant (no axis), or ``tiles(axis)``.
 
-    ``tiles(X)`` is the number of tiles of the accumulator along X, whatever the tile's size.
+    ``tiles(X)`` is the number of tiles of the accumulator along X, whatever the tile's size. In a reduce it
+    is opaque and belongs to one input, named by ``of``: partials of two kernels may be tiled differently.
     """
 
     coef: Fraction
     axis: str | None = None
     tiled: bool = False
+    of: str | None = None
 
     def scaled(self, factor: Fraction | int) -> Dim:
-        return Dim(self.coef * factor, self.axis, self.tiled)
+        return Dim(self.coef * factor, self.axis, self.tiled, self.of)
 
     def __str__(self) -> str:
         if self.axis is None:

@@ -1,0 +1,100 @@
+"""What users of the language are told: diagnostics with places, and the three exceptions that carry messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from unicodedata import east_asian_width
+
+from coda_lang.source import Span
+
+SHOWN = 20  # diagnostics printed before the rest is only counted
+
+
+@dataclass(frozen=True)
+class Note:
+    """A second place that explains a diagnostic: where a name was bound, where a function was called."""
+
+    message: str
+    span: Span
+
+
+@dataclass(frozen=True)
+class Diagnostic:
+    """One mistake: a stable code, where it is, the rule it breaks and what to write instead."""
+
+    code: str
+    span: Span
+    message: str
+    help: str | None = None
+    notes: tuple[Note, ...] = field(default=())
+
+    @property
+    def severity(self) -> str:
+        return "warning" if self.code.startswith("W") else "error"
+
+    def __str__(self) -> str:
+        lines = [f"{self.span}: {self.severity}[{self.code}]: {self.message}", *_excerpt(self.span)]
+        for note in self.notes:
+            lines += [f"  note: {note.message} ({note.span})", *_excerpt(note.span)]
+        if self.help:
+            lines.append(f"  help: {self.help}")
+        return "\n".join(lines)
+
+
+def _excerpt(span: Span) -> list[str]:
+    """The source line with carets under the span; a span of several lines is marked on its first."""
+    line, column = span.source.position(span.start)
+    text = span.source.line(line)
+    if not text and span.start == span.end == 0:
+        return []
+    first, width = column - 1, max(1, min(span.end - span.start, len(text) - column + 1))
+    if len(text) > 160:  # a window around the place, so that one long line does not fill the screen
+        cut = max(0, first - 60)
+        text, first = ("…" if cut else "") + text[cut : cut + 140], first - cut + (1 if cut else 0)
+        width = max(1, min(width, len(text) - first))
+    shown = text.replace("\t", " ")
+    pad = "".join("  " if east_asian_width(c) in "WF" else " " for c in shown[:first])
+    carets = "".join("^^" if east_asian_width(c) in "WF" else "^" for c in shown[first : first + width]) or "^"
+    gutter = f"{line:>5} | "
+    return [gutter + shown, " " * (len(gutter) - 2) + "| " + pad + carets]
+
+
+def render(diagnostics: Iterable[Diagnostic], limit: int = SHOWN) -> str:
+    """Diagnostics as text in source order, at most `limit` of them and the rest counted."""
+    ordered = in_order(diagnostics)
+    parts = [str(d) for d in ordered[:limit]]
+    if len(ordered) > limit:
+        parts.append(f"… and {len(ordered) - limit} more")
+    return "\n\n".join(parts)
+
+
+def in_order(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
+    return sorted(diagnostics, key=lambda d: (d.span.source.path, d.span.start, d.span.end, d.code))
+
+
+class CodaError(Exception):
+    """The program is wrong. ``diagnostics`` says where and why, in source order."""
+
+    def __init__(self, diagnostics: Iterable[Diagnostic]) -> None:
+        self.diagnostics = in_order(diagnostics)
+        super().__init__(render(self.diagnostics))
+
+
+class ArgumentError(Exception):
+    """The call is wrong. The message names the argument, what was expected and what came."""
+
+
+class BackendError(Exception):
+    """The GPU path cannot be used. The message says what is missing; ``help`` what to install or change."""
+
+    def __init__(self, message: str, help: str | None = None) -> None:
+        self.message, self.help = message, help
+        super().__init__(message if help is None else f"{message}\n  help: {help}")
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str | None:
+    """A help line for a misspelt name, if a known one is close."""
+    close = get_close_matches(name, sorted(set(known)), n=1, cutoff=0.6)
+    return f"did you mean `{close[0]}`?" if close else None

@@ -1,0 +1,825 @@
+"""Bodies: from statements and expressions to typed values, with every mistake reported once.
+
+An operand is an index into the list of values, a `Poly` (an integer literal or an axis length, which serves as
+an integer or a float), or None after an error: what follows from an error is not reported again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from coda_lang.errors import Note, did_you_mean
+from coda_lang.ir import rules
+from coda_lang.ir.axes import Grid, conflict, join_named
+from coda_lang.ir.constants import BUILTIN, number_value
+from coda_lang.ir.module import Constant, FunctionEntity, Scope
+from coda_lang.ir.ops import OPS, REDUCTIONS, TILE_RESULTS, WELFORD_PARTS
+from coda_lang.ir.program import Attr, Number, Output, Param, Store, Value
+from coda_lang.ir.report import Report
+from coda_lang.ir.signature import Signature, SignatureChecker, as_dim
+from coda_lang.ir.types import BOOL, DTYPES, F32, I64, VALUE_DTYPE, Dim, DType, Type, axis_dim
+from coda_lang.parser import syntax as s
+from coda_lang.source import Span
+
+VALUE_LIMIT = 200_000
+KIND_NAMES = {"F": "a float", "I": "an integer", "B": "a bool"}
+
+
+@dataclass(frozen=True)
+class Poly:
+    """A number whose kind its use decides: an integer literal, an axis length, or arithmetic on them."""
+
+    op: str  # const axis add sub mul neg
+    args: tuple[Poly, ...] = ()
+    value: int = 0
+    axis: str = ""
+
+
+Operand = int | Poly | None
+Operands = tuple[Operand, ...]
+
+
+@dataclass
+class Frame:
+    """The names that expressions of one body see."""
+
+    scope: Scope
+    locals: dict[str, Operand] = field(default_factory=dict)
+    places: dict[str, Span] = field(default_factory=dict)
+    used: set[str] = field(default_factory=set)
+    function: FunctionEntity | None = None
+    call: Span | None = None
+
+
+class TooLarge(Exception):
+    """Inlining made more values than a kernel may have."""
+
+
+class BodyChecker:
+    """Elaborates one kernel's body; `values` and `stores` are its result."""
+
+    def __init__(self, kind: str, signature: Signature, dims: SignatureChecker, grid: Grid | None, report: Report):
+        self.kind, self.signature, self.grid, self.report = kind, signature, grid, report
+        self.dims = dims
+        self.values: list[Value] = []
+        self.stores: list[Store] = []
+        self.accumulator: int | None = None
+        self.product: s.Binary | None = None
+        self.contracted: Dim | None = None
+        self._used_params: set[str] = set()
+        self._loads: dict[str, Operand] = {}
+        self._inlined: dict[tuple[int, Operands], Operands] = {}
+        self._active: list[FunctionEntity] = []
+
+    # -- values ----------------------------------------------------------------------------------------------------
+
+    def emit(self, op: str, args: tuple[int, ...], attr: Attr, dtype: DType, dims: tuple[Dim, ...], span: Span) -> int:
+        if len(self.values) >= VALUE_LIMIT:
+            raise TooLarge
+        self.values.append(Value(op, args, attr, Type(dtype, dims), span))
+        return len(self.values) - 1
+
+    def number(self, value: Number, span: Span) -> int:
+        if isinstance(value, bool):
+            return self.emit("const", (), value, BOOL, (), span)
+        if isinstance(value, int):
+            return self.emit("const", (), value, I64, (), span)
+        with np.errstate(all="ignore"):
+            return self.emit("const", (), float(np.float32(value)), F32, (), span)
+
+    def as_kind(self, operand: Operand, kind: str, span: Span) -> int | None:
+        """Make a polymorphic number an integer or a float; other operands stay."""
+        if not isinstance(operand, Poly):
+            return operand
+        integer = kind == "I"
+        if operand.op == "const":
+            return self.number(operand.value if integer else float(operand.value), span)
+        if operand.op == "axis":
+            return self.emit("axis", (), axis_dim(operand.axis), I64 if integer else F32, (), span)
+        args = [self.as_kind(a, kind, span) for a in operand.args]
+        known = tuple(a for a in args if a is not None)
+        return self.emit(operand.op, known, None, I64 if integer else F32, (), span)
+
+    def kind_of(self, operand: Operand) -> str | None:
+        if not isinstance(operand, int):
+            return None
+        return {F32: "F", I64: "I", BOOL: "B"}[self.values[operand].type.dtype]
+
+    def show(self, operand: Operand, span: Span) -> str:
+        """How a message names an operand: its text, if short, and its type."""
+        text = " ".join(span.text.split())
+        name = f"`{text}`" if len(text) <= 40 else "this"
+        if isinstance(operand, int):
+            return f"{name} is {self.values[operand].type}"
+        return f"{name} is a number"
+
+    # -- operations ------------------------------------------------------------------------------------------------
+
+    def apply(self, op: str, operands: list[tuple[Operand, Span]], span: Span, attr: Attr = None) -> Operand:
+        """One row of the operation table on operands: kinds are checked and extents joined."""
+        row = OPS[op]
+        if any(o is None for o, _ in operands):
+            return None
+        for operand, at in operands:
+            if not self.may_compute(operand, at):
+                return None
+        if op in ("add", "sub", "mul", "neg") and all(isinstance(o, Poly) for o, _ in operands):
+            return _fold(Poly(op, tuple(o for o, _ in operands if isinstance(o, Poly))))
+        args = self._check_kinds(op, operands, span)
+        if args is None:
+            return None
+        dims = self.join([self.values[a].type.dims for a in args], operands, span)
+        if dims is None:
+            return None
+        result = {"F": F32, "I": I64, "B": BOOL}.get(row.result)
+        if result is None:  # N or A: the kind of the operands that share the letter
+            result = self.values[args[row.params.index(row.result)]].type.dtype
+        return self.emit(op, args, attr, result, dims, span)
+
+    def may_compute(self, operand: Operand, span: Span) -> bool:
+        """Class 4 and 5 results, and picks, belong to a whole tile or row: nothing is computed from them."""
+        if isinstance(operand, int) and self.values[operand].op in TILE_RESULTS:
+            rules.refuse_tile_result(self.report, self.values[operand], span)
+            return False
+        return True
+
+    def _check_kinds(self, op: str, operands: list[tuple[Operand, Span]], span: Span) -> tuple[int, ...] | None:
+        row = OPS[op]
+        shared = {letter: {self.kind_of(o) for (o, _), p in zip(operands, row.params, strict=True) if p == letter}
+                  for letter in "NA"}  # fmt: skip
+        args: list[int] = []
+        for (operand, at), letter in zip(operands, row.params, strict=True):
+            kinds = shared.get(letter, {letter}) - {None}
+            if letter in "NA" and len(kinds) > 1:
+                self._mixed(op, operands, span)
+                return None
+            wanted = next(iter(kinds), None) or "F"
+            arg = self.as_kind(operand, wanted, at)
+            if arg is None:
+                return None
+            have = self.kind_of(arg)
+            if (letter in "FIB" and have != letter) or (letter == "N" and have == "B"):
+                self._wrong_kind(op, operand, letter, at)
+                return None
+            args.append(arg)
+        return tuple(args)
+
+    def _mixed(self, op: str, operands: list[tuple[Operand, Span]], span: Span) -> None:
+        shown = " and ".join(self.show(o, at) for o, at in operands if isinstance(o, int))
+        text = f"`{OPS[op].symbol or op}` needs operands of one kind: {shown}"
+        kinds = {self.kind_of(o) for o, _ in operands}
+        help = "convert with f32(…)" if kinds >= {"F", "I"} else "a bool becomes a number with f32(…) or select(…)"
+        self.report.add("E0205", span, text, help)
+
+    def _wrong_kind(self, op: str, operand: Operand, letter: str, at: Span) -> None:
+        wanted = {"N": "a number", **KIND_NAMES}[letter]
+        help = None
+        if letter == "F" or letter == "N":
+            help = "convert with f32(…)"
+        elif letter == "B":
+            help = "compare: `x != 0`"
+        if op == "div" and self.kind_of(operand) == "I":
+            help = "`/` divides floats: use idiv(i, j) for integers, or convert with f32(…)"
+        text = f"`{OPS[op].symbol or op}` takes {wanted}, and {self.show(operand, at)}"
+        self.report.add("E0202", at, text, help)
+
+    def join(
+        self, dims: list[tuple[Dim, ...]], operands: list[tuple[Operand, Span]], span: Span
+    ) -> tuple[Dim, ...] | None:
+        """The extents that operands broadcast to, or None after an error."""
+        joined: tuple[Dim, ...] = ()
+        for d in dims:
+            if self.grid is not None:
+                new = self.grid.join(joined, d)
+            else:
+                new = join_named(joined, d)
+                clash = conflict(new)
+                if clash is not None and clash[0].tiled:
+                    rules.refuse_mixed_tiles(self.report, clash, span)
+                    return None
+                new = None if clash else new
+            if new is None:
+                shown = " and ".join(self.show(o, at) for o, at in operands)
+                text = f"extents do not meet: {shown}"
+                self.report.add("E0203", span, text, self._join_help(joined, d))
+                return None
+            joined = new
+        return joined
+
+    def _join_help(self, left: tuple[Dim, ...], right: tuple[Dim, ...]) -> str:
+        if self.grid is not None:
+            a, b = self.grid.col_of(left), self.grid.col_of(right)
+            if a is not None and b is not None and {self.grid.part(a), self.grid.part(b)} == {"full"}:
+                return f"{a} and {b} columns: pairs(x) halves the width, unpairs(x, y) doubles it"
+        return "values spread along axes that they lack, matched by name"
+
+    # -- names -----------------------------------------------------------------------------------------------------
+
+    def name(self, expr: s.Name, frame: Frame) -> Operand:
+        name = expr.text
+        if name in frame.locals:
+            frame.used.add(name)
+            return frame.locals[name]
+        entity = frame.scope.names.get(name)
+        if frame.function is None:
+            if self.signature.param(name) is not None:
+                return self.load(name, expr.span)
+            if name in self.signature.poisoned:
+                return None
+            if name in self.dims.axes:
+                return Poly("axis", axis=name)
+        if isinstance(entity, Constant):
+            value = entity.value
+            return Poly("const", value=value) if type(value) is int else self.number(value, expr.span)
+        if name in BUILTIN:
+            return self.number(BUILTIN[name], expr.span)
+        if name in frame.scope.poisoned:
+            return None
+        self._unknown_name(name, expr.span, frame, entity)
+        return None
+
+    def _unknown_name(self, name: str, span: Span, frame: Frame, entity: object) -> None:
+        if frame.function is None and any(o.name == name for o in self.signature.outputs):
+            text = f"`{name}` is an output: storing does not bind a name"
+            self.report.add("E0107", span, text, f"bind the value first: `{name} = …`, then `{name} <- {name}`")
+            return
+        if entity is not None or self.known_function(name, frame.scope):
+            self.report.add("E0101", span, f"`{name}` is a function, not a value", f"call it: `{name}(…)`")
+            return
+        known = [*frame.locals, *(n for n, e in frame.scope.names.items() if isinstance(e, Constant))]
+        if frame.function is None:
+            known += [*(p.name for p in self.signature.params), *self.dims.axes]
+        help = did_you_mean(name, [*known, *BUILTIN])
+        notes = []
+        if frame.function is not None:
+            help = help or "a function sees its own arguments, constants and other functions"
+        self.report.add("E0101", span, f"unknown name `{name}`", help, notes)
+
+    def load(self, name: str, span: Span) -> Operand:
+        """The value of an input where an element is computed."""
+        if name in self._loads:
+            return self._loads[name]
+        param = self.signature.param(name)
+        assert param is not None
+        self._used_params.add(name)
+        result: Operand = None
+        kinds = self.signature.kinds(param.dtype)
+        if param.inout:
+            text = f"`{name}` is inout: it is written with `+<-` and not read"
+            self.report.add("E0408", span, text, f"write `{name} +<- x`, or take it as a plain input")
+        elif self.grid is not None and not rules.aligned(self.report, self.grid, param, span, self.contracted):
+            pass
+        elif kinds:
+            result = self.emit("load", (), name, VALUE_DTYPE[next(iter(kinds))], param.dims, span)
+        self._loads[name] = result
+        return result
+
+    # -- expressions -----------------------------------------------------------------------------------------------
+
+    def expr(self, expr: s.Expr, frame: Frame) -> Operand:
+        """One value."""
+        results = self.results(expr, frame)
+        if len(results) == 1:
+            return results[0]
+        if isinstance(expr, s.Call):
+            text = f"`{expr.function}` gives {len(results)} results"
+            names = ", ".join("xyzuvw"[i % 6] for i in range(len(results)))
+            self.report.add("E0206", expr.span, text, f"bind them: `{names} = {expr.function}(…)`")
+        return None
+
+    def results(self, expr: s.Expr, frame: Frame) -> Operands:
+        """The values of an expression: one, but for calls with several results."""
+        match expr:
+            case s.Name():
+                return (self.name(expr, frame),)
+            case s.Number():
+                value = number_value(expr, self.report)
+                if value is None:
+                    return (None,)
+                return (Poly("const", value=value) if isinstance(value, int) else self.number(value, expr.span),)
+            case s.Boolean():
+                return (self.number(expr.value, expr.span),)
+            case s.Unary():
+                op = "not" if expr.op == "not" else "neg"
+                return (self.apply(op, [(self.expr(expr.operand, frame), expr.operand.span)], expr.span),)
+            case s.Binary():
+                return (self.binary(expr, frame),)
+            case s.Call():
+                return self.call(expr, frame)
+            case s.Round():
+                return (self.round(expr, frame),)
+            case s.Index():
+                return (self.index(expr, frame),)
+            case s.Attribute():
+                if expr.name != "T":
+                    text = f"there is no attribute `.{expr.name}`"
+                    self.report.add("E0304", expr.span, text, "only `.T`, on an operand of the product")
+                else:
+                    rules.refuse_transpose(self.report, expr)
+                return (None,)
+        raise AssertionError(expr)
+
+    def binary(self, expr: s.Binary, frame: Frame) -> Operand:
+        if expr.op == "@":
+            return self.matmul(expr, frame)
+        op = next(o.name for o in OPS.values() if o.symbol == expr.op and len(o.params) == 2)
+        left, right = self.expr(expr.left, frame), self.expr(expr.right, frame)
+        return self.apply(op, [(left, expr.left.span), (right, expr.right.span)], expr.span)
+
+    def matmul(self, expr: s.Binary, frame: Frame) -> Operand:
+        if expr is self.product:
+            for side in (expr.left, expr.right):
+                inner = side.operand if isinstance(side, s.Attribute) else side
+                if isinstance(inner, s.Name):
+                    self._used_params.add(inner.text)
+            return self.accumulator
+        rules.refuse_product(self.report, expr, self.kind, self.product, frame.function is not None)
+        for side in (expr.left, expr.right):
+            if not isinstance(side, s.Attribute):
+                self.expr(side, frame)
+        return None
+
+    def round(self, expr: s.Round, frame: Frame) -> Operand:
+        operand = self.expr(expr.operand, frame)
+        dtype = DTYPES.get(expr.dtype)
+        if dtype is None or dtype.kind != "float":
+            floats = [n for n, t in DTYPES.items() if t.kind == "float"]
+            help = did_you_mean(expr.dtype, floats) or f"round to one of {', '.join(floats)}"
+            self.report.add("E0106", expr.dtype_span, f"`{expr.dtype}` is not a float type", help)
+            return None
+        return self.apply("round", [(operand, expr.operand.span)], expr.span, dtype)
+
+    def index(self, expr: s.Index, frame: Frame) -> Operand:
+        """`table[index, ...]`: class 2, a load through a column of row numbers."""
+        index = self.expr(expr.index, frame)
+        param = self.signature.param(expr.table) if frame.function is None else None
+        if param is None:
+            if expr.table not in self.signature.poisoned:
+                known = [p.name for p in self.signature.params]
+                text = f"`{expr.table}` is not an input, and only inputs can be indexed"
+                self.report.add("E0308", expr.table_span, text, did_you_mean(expr.table, known))
+            return None
+        self._used_params.add(expr.table)
+        if index is None:
+            return None
+        row = self.as_kind(index, "I", expr.index.span)
+        if row is None or self.kind_of(row) != "I":
+            text = f"an index is an integer, and {self.show(index, expr.index.span)}"
+            self.report.add("E0202", expr.index.span, text, "load it from an i32 or i64 input, or use row()")
+            return None
+        if not self.may_compute(row, expr.index.span):
+            return None
+        kinds = self.signature.kinds(param.dtype)
+        dims = rules.gathered(self.report, self.grid, param, kinds, self.values[row], expr)
+        if dims is None:
+            return None
+        return self.emit("gather", (row,), expr.table, F32, dims, expr.span)
+
+    # -- calls -----------------------------------------------------------------------------------------------------
+
+    def known_function(self, name: str, scope: Scope) -> bool:
+        row = OPS.get(name)
+        special = name in _SPECIAL or name in REDUCTIONS or name == "f32"
+        return special or (row is not None and row.callable) or isinstance(scope.names.get(name), FunctionEntity)
+
+    def call(self, expr: s.Call, frame: Frame) -> Operands:
+        name = expr.function
+        entity = frame.scope.names.get(name)
+        if isinstance(entity, FunctionEntity):
+            return self.inline(entity, expr, frame)
+        over = next((a for a in expr.arguments if a.name == "over"), None)
+        if name in REDUCTIONS and (over is not None or (name == "sum")):
+            return (self.reduction(expr, frame, over),)
+        if name in _SPECIAL:
+            return _SPECIAL[name](self, expr, frame)
+        row = OPS.get(name)
+        if name == "f32":
+            operands = self.positional(expr, frame, ("x",))
+            return (self.convert(operands, expr) if operands is not None else None,)
+        if row is not None and row.callable:
+            operands = self.positional(expr, frame, ("x", "y", "z")[: len(row.params)] if name != "select" else _SELECT)
+            return (self.apply(name, operands, expr.span) if operands is not None else None,)
+        for argument in expr.arguments:
+            if argument.name != "over":
+                self.expr(argument.value, frame)
+        if name not in frame.scope.poisoned:
+            self._unknown_function(expr, frame)
+        return (None,)
+
+    def _unknown_function(self, expr: s.Call, frame: Frame) -> None:
+        name = expr.function
+        functions = [n for n, e in frame.scope.names.items() if isinstance(e, FunctionEntity)]
+        known = [*functions, *_SPECIAL, *REDUCTIONS, "f32", *(o.name for o in OPS.values() if o.callable)]
+        if name in DTYPES:
+            self.report.add("E0103", expr.function_span, f"`{name}` is an element type", f"round with `round<{name}>(x)`")
+        elif name == "tiles":
+            self.report.add("E0103", expr.function_span, "tiles(X) is an extent, not a value", "write `over=tiles(X)`")
+        elif name in frame.scope.names:
+            text = f"`{name}` is not a function of elements"
+            self.report.add("E0103", expr.function_span, text, "kernels, maps and reduces are called from outside")
+        else:
+            help = did_you_mean(name, known) or _ELSEWHERE.get(name)
+            self.report.add("E0103", expr.function_span, f"unknown function `{name}`", help)
+
+    def positional(self, expr: s.Call, frame: Frame, names: tuple[str, ...]) -> list[tuple[Operand, Span]] | None:
+        """The arguments of a built-in in order, by position or by name; None after an error."""
+        found: dict[str, tuple[Operand, Span]] = {}
+        ok = True
+        for i, argument in enumerate(expr.arguments):
+            operand = self.expr(argument.value, frame)
+            key = argument.name or (names[i] if i < len(names) else None)
+            if key is None:
+                continue
+            if key not in names:
+                help = did_you_mean(key, names) or f"its arguments are {', '.join(names)}"
+                self.report.add("E0204", argument.span, f"`{expr.function}` has no argument `{key}`", help)
+                ok = False
+            elif key in found:
+                self.report.add("E0204", argument.span, f"`{key}` is given twice")
+                ok = False
+            found[key] = (operand, argument.value.span)
+        if ok and (len(found) != len(names) or len(expr.arguments) > len(names)):
+            takes = f"{len(names)} argument{'' if len(names) == 1 else 's'}" if names else "no arguments"
+            form = f"write `{expr.function}({', '.join(names)})`"
+            text = f"`{expr.function}` takes {takes}, got {len(expr.arguments)}"
+            self.report.add("E0201", expr.span, text, form)
+            ok = False
+        return [found[n] for n in names] if ok else None
+
+    def convert(self, operands: list[tuple[Operand, Span]], expr: s.Call) -> Operand:
+        operand, span = operands[0]
+        if isinstance(operand, Poly):
+            return self.as_kind(operand, "F", span)
+        if self.kind_of(operand) == "F":
+            return operand
+        return self.apply("to_f32", operands, expr.span)
+
+    def inline(self, entity: FunctionEntity, expr: s.Call, frame: Frame) -> Operands:
+        function = entity.function
+        nothing: Operands = (None,) * len(function.results)
+        arguments = self.bind_arguments(entity, expr, frame)
+        if arguments is None:
+            return nothing
+        if entity in self._active:
+            text = f"`{function.name}` calls itself"
+            self.report.add("E0110", expr.function_span, text, "functions are inlined and cannot recur")
+            return nothing
+        key = (id(entity), tuple(arguments.values()))
+        if None not in key[1] and key in self._inlined:
+            return self._inlined[key]
+        inner = Frame(entity.scope, dict(arguments), function=entity, call=expr.span)
+        self._active.append(entity)
+        before = len(self.report.errors)
+        results = self.function_body(function, inner)
+        self._active.pop()
+        for i in range(before, len(self.report.errors)):
+            self._note_call(i, function.name, expr.span)
+        self._inlined[key] = results
+        return results
+
+    def _note_call(self, index: int, name: str, span: Span) -> None:
+        d = self.report.errors[index]
+        if d.span.source is not span.source or not (span.start <= d.span.start < span.end):
+            note = Note(f"`{name}` is called here", span)
+            if len(d.notes) < 3:
+                object.__setattr__(d, "notes", (*d.notes, note))
+
+    def function_body(self, function: s.Function, frame: Frame) -> Operands:
+        for statement in function.body:
+            if isinstance(statement, s.Bind):
+                self.bind(statement, frame)
+            else:
+                text = "a function stores nothing"
+                self.report.add("E0407", statement.span, text, "return the value and store it in the kernel")
+        results: list[Operand] = []
+        for result in function.results:
+            results.append(self.expr(result, frame))
+        return tuple(results)
+
+    def bind_arguments(self, entity: FunctionEntity, expr: s.Call, frame: Frame) -> dict[str, Operand] | None:
+        function = entity.function
+        names = [p.name for p in function.params]
+        given: dict[str, Operand] = {}
+        ok = True
+        for i, argument in enumerate(expr.arguments):
+            operand = self.expr(argument.value, frame)
+            key = argument.name or (names[i] if i < len(names) else None)
+            if key is None:
+                ok = False
+            elif key not in names:
+                help = did_you_mean(key, names) or f"its arguments are {', '.join(names)}"
+                self.report.add("E0204", argument.span, f"`{function.name}` has no argument `{key}`", help)
+                return None
+            elif key in given:
+                self.report.add("E0204", argument.span, f"`{key}` is given twice")
+                return None
+            else:
+                given[key] = operand
+        missing = [p.name for p in function.params if p.default is None and p.name not in given]
+        if not ok or missing:
+            takes = f"{len(names)} argument{'' if len(names) == 1 else 's'}"
+            text = f"`{function.name}` takes {takes}, got {len(expr.arguments)}"
+            note = [Note(f"`{function.name}` is defined here", function.name_span)]
+            self.report.add("E0201", expr.span, text, f"write `{function.name}({', '.join(names)})`", note)
+            return None
+        for p in function.params:
+            if p.name not in given and p.default is not None:
+                given[p.name] = self.expr(p.default, Frame(entity.scope, function=entity))
+        return {n: given[n] for n in names}
+
+    # -- reductions ------------------------------------------------------------------------------------------------
+
+    def over(self, expr: s.Call, argument: s.Argument | None) -> Dim | None:
+        if argument is None:
+            text = f"`{expr.function}` needs the axis it runs along"
+            self.report.add("E0216", expr.span, text, f"write `{expr.function}(x, over=N)`")
+            return None
+        syntax = as_dim(argument.value)
+        if syntax is None:
+            self.report.add("E0216", argument.span, "`over` is an axis", "write `over=N` or `over=tiles(N)`")
+            return None
+        return self.dims.dim(syntax)
+
+    def split_over(self, expr: s.Call, frame: Frame) -> tuple[Operand, Span, Dim] | None:
+        """The value and the axis of `reduction(x, over=axis)`."""
+        over = next((a for a in expr.arguments if a.name == "over"), None)
+        rest = tuple(a for a in expr.arguments if a is not over)
+        if frame.function is not None and over is not None:
+            text = f"`{expr.function}` names an axis, and a function does not see the kernel's axes"
+            self.report.add("E0311", expr.span, text, "reduce in the kernel's body")
+            return None
+        dim = self.over(expr, over)
+        operands = self.positional(s.Call(expr.function, rest, function_span=expr.function_span, span=expr.span), frame, ("x",))
+        if operands is None or dim is None or operands[0][0] is None:
+            return None
+        operand = self.as_kind(operands[0][0], "F", operands[0][1])
+        if operand is None:
+            return None
+        if self.kind_of(operand) != "F":
+            text = f"`{expr.function}` takes floats, and {self.show(operand, operands[0][1])}"
+            self.report.add("E0202", operands[0][1], text, "convert with f32(…)")
+            return None
+        return operand, operands[0][1], dim
+
+    def tile_reduction(self, expr: s.Call, frame: Frame) -> Operands:
+        """Classes 4 and 5: one partial for each tile."""
+        nothing: Operands = (None,) * (3 if expr.function == "tile_welford" else 1)
+        if self.grid is None:
+            rules.refuse_kind(self.report, expr, self.kind)
+            return nothing
+        found = self.split_over(expr, frame)
+        if found is None or not self.may_compute(found[0], found[1]):
+            return nothing
+        operand, span, dim = found
+        assert isinstance(operand, int)
+        value = self.values[operand]
+        dims = rules.reduced(self.report, self.grid, expr, value, dim)
+        if dims is None:
+            return nothing
+        if expr.function == "tile_welford":
+            parts = [(dim, part) for part in WELFORD_PARTS]
+            return tuple(self.emit("tile_welford", (operand,), part, F32, dims, expr.span) for part in parts)
+        return (self.emit(expr.function, (operand,), dim, F32, dims, expr.span),)
+
+    def reduction(self, expr: s.Call, frame: Frame, over: s.Argument | None) -> Operand:
+        """`sum`, `max` and `min` with `over=`, in a reduce."""
+        if self.kind != "reduce":
+            rules.refuse_kind(self.report, expr, self.kind)
+            return None
+        found = self.split_over(expr, frame)
+        if found is None:
+            return None
+        operand, span, dim = found
+        assert isinstance(operand, int)
+        dims = self.values[operand].type.dims
+        match = next((d for d in dims if (d.axis, d.coef, d.tiled) == (dim.axis, dim.coef, dim.tiled)), None)
+        if match is None:
+            text = f"{self.show(operand, span)} and has no extent {dim}"
+            self.report.add("E0310", expr.span, text, f"its extents are {', '.join(map(str, dims)) or 'none'}")
+            return None
+        rest = tuple(d for d in dims if d != match)
+        return self.emit(REDUCTIONS[expr.function], (operand,), match, F32, rest, expr.span)
+
+    # -- maps over pairs, and class 2 --------------------------------------------------------------------------------
+
+    def pairs(self, expr: s.Call, frame: Frame) -> Operands:
+        operands = self.positional(expr, frame, ("x",))
+        if operands is None or operands[0][0] is None or not self.may_compute(*operands[0]):
+            return (None, None)
+        operand = self.as_kind(operands[0][0], "F", operands[0][1])
+        assert operand is not None
+        dims = rules.halved(self.report, self.grid, self.values[operand], expr)
+        if dims is None:
+            return (None, None)
+        dtype = self.values[operand].type.dtype
+        return tuple(self.emit(op, (operand,), None, dtype, dims, expr.span) for op in ("even", "odd"))
+
+    def unpairs(self, expr: s.Call, frame: Frame) -> Operands:
+        operands = self.positional(expr, frame, ("x", "y"))
+        if operands is None or any(o is None for o, _ in operands):
+            return (None,)
+        if not all(self.may_compute(o, at) for o, at in operands):
+            return (None,)
+        args = self._check_kinds("unpairs", operands, expr.span)
+        dims = self.join([self.values[a].type.dims for a in args], operands, expr.span) if args is not None else None
+        if args is None or dims is None:
+            return (None,)
+        wide = rules.doubled(self.report, self.grid, dims, expr)
+        return (None if wide is None else self.emit("unpairs", args, None, self.values[args[0]].type.dtype, wide, expr.span),)
+
+    def position(self, expr: s.Call, frame: Frame) -> Operands:
+        operands = self.positional(expr, frame, ())
+        if operands is None:
+            return (None,)
+        if self.grid is None:
+            rules.refuse_kind(self.report, expr, self.kind)
+            return (None,)
+        dim = self.grid.rows if expr.function == "row" else self.grid.cols
+        return (self.emit(expr.function, (), None, I64, (dim,), expr.span),)
+
+    def picked(self, expr: s.Call, frame: Frame) -> Operands:
+        """`pick(x, index, ignore=…)` and `onehot(index)`."""
+        names = ("index",) if expr.function == "onehot" else ("x", "index")
+        if expr.function == "pick" and any(a.name == "ignore" for a in expr.arguments):
+            names = ("x", "index", "ignore")
+        operands = self.positional(expr, frame, names)
+        if operands is None or any(o is None for o, _ in operands):
+            return (None,)
+        if self.grid is None:
+            rules.refuse_kind(self.report, expr, self.kind)
+            return (None,)
+        if not all(self.may_compute(o, at) for o, at in operands):
+            return (None,)
+        args: list[int] = []
+        for (operand, at), name in zip(operands, names, strict=True):
+            kind = "F" if name == "x" else "I"
+            arg = self.as_kind(operand, kind, at)
+            if arg is None:
+                return (None,)
+            if self.kind_of(arg) != kind:
+                text = f"`{name}` of `{expr.function}` is {KIND_NAMES[kind]}, and {self.show(operand, at)}"
+                self.report.add("E0202", at, text)
+                return (None,)
+            args.append(arg)
+        spans = [at for _, at in operands]
+        dims = rules.picked(self.report, self.grid, expr, [self.values[a] for a in args], spans)
+        return (None if dims is None else self.emit(expr.function, tuple(args), None, F32, dims, expr.span),)
+
+    # -- statements ------------------------------------------------------------------------------------------------
+
+    def bind(self, statement: s.Bind, frame: Frame) -> None:
+        results = self.results(statement.value, frame)
+        targets = statement.targets
+        if len(targets) != len(results):
+            known = results != (None,)
+            if known:
+                plural = "" if len(results) == 1 else "s"
+                text = f"{len(targets)} name{'s' if len(targets) > 1 else ''} for {len(results)} result{plural}"
+                span = targets[0].span.to(targets[-1].span)
+                self.report.add("E0206", span, text, "`_` drops a result you do not need" if len(results) > 1 else None)
+            results = (None,) * len(targets)
+        for target, result in zip(targets, results, strict=True):
+            if target.text != "_":
+                self.bind_name(target, result, frame)
+
+    def bind_name(self, target: s.Target, result: Operand, frame: Frame) -> None:
+        name = target.text
+        if name in frame.locals:
+            notes = [Note(f"`{name}` is bound here", frame.places[name])] if name in frame.places else []
+            self.report.add("E0102", target.span, f"`{name}` is already bound", "a name is bound once: choose another", notes)
+            return
+        if frame.function is None:
+            param = self.signature.param(name)
+            if param is not None or name in self.dims.axes:
+                what = "an input" if param is not None else "an axis"
+                place = param.span if param is not None else self.dims.axes[name]
+                note = [Note(f"`{name}` is declared here", place)]
+                self.report.add("E0102", target.span, f"`{name}` is already {what}", "choose another name", note)
+                return
+        if isinstance(frame.scope.names.get(name), Constant):
+            note = [Note(f"`{name}` is defined here", frame.scope.places[name])] if name in frame.scope.places else []
+            self.report.add("E0102", target.span, f"`{name}` is already a constant", "choose another name", note)
+            return
+        frame.locals[name] = result
+        frame.places[name] = target.span
+
+    def store(self, statement: s.StoreTo, frame: Frame) -> None:
+        operand = self.expr(statement.value, frame)
+        target = self.store_target(statement)
+        if target is None or operand is None:
+            return
+        kinds = self.signature.kinds(target.dtype)
+        kind = "F" if "float" in kinds else "I" if "int" in kinds else "B"
+        value = self.as_kind(operand, "I" if kind == "I" else "F", statement.value.span)
+        if value is None:
+            return
+        if self.kind_of(value) != kind:
+            shown = f"{self.show(operand, statement.value.span)}, and `{target.name}` holds {target.dtype}"
+            help = "convert with f32(…)" if kind == "F" else None
+            self.report.add("E0405", statement.span, shown, help)
+            return
+        if statement.accumulate and kind != "F":
+            self.report.add("E0405", statement.span, f"`+<-` adds floats, and `{target.name}` holds {target.dtype}")
+            return
+        if rules.storable(self.report, self.grid, target, self.values[value], statement):
+            self.stores.append(Store(target.name, value, statement.accumulate, span=statement.span))
+
+    def store_target(self, statement: s.StoreTo) -> Param | Output | None:
+        name, span = statement.target.text, statement.target.span
+        param = self.signature.param(name)
+        output = next((o for o in self.signature.outputs if o.name == name), None)
+        if name in self._stored:
+            note = [Note("first stored here", self._stored[name])]
+            self.report.add("E0402", span, f"`{name}` is stored twice", "each output is stored exactly once", note)
+            return None
+        self._stored[name] = span
+        if output is not None:
+            if statement.accumulate:
+                text = f"`{name}` is an output and has no old value to add to"
+                self.report.add("E0403", span, text, f"store with `<-`, or take `inout {name}: …` as an input")
+                return None
+            return output
+        if param is not None:
+            if not param.inout:
+                help = f"declare it `inout {name}: …` and add with `+<-`" if statement.accumulate else "declare an output"
+                code = "E0403" if statement.accumulate else "E0404"
+                self.report.add(code, span, f"`{name}` is an input and cannot be stored to", help)
+                return None
+            if not statement.accumulate:
+                self.report.add("E0404", span, f"`{name}` is inout: it is added to", f"write `{name} +<- x`")
+                return None
+            self._used_params.add(name)
+            return param
+        if name not in self.signature.poisoned:
+            known = [o.name for o in self.signature.outputs]
+            help = did_you_mean(name, known) or f"the outputs are {', '.join(known) or 'none'}; bind a value with `=`"
+            self.report.add("E0407", span, f"there is no output `{name}`", help)
+        return None
+
+    def run(self, definition: s.KernelDef, scope: Scope) -> None:
+        """Check the whole body."""
+        frame = Frame(scope)
+        self._stored: dict[str, Span] = {}
+        for statement in definition.body:
+            if isinstance(statement, s.Bind):
+                self.bind(statement, frame)
+            else:
+                self.store(statement, frame)
+        written = [*self.signature.outputs, *(p for p in self.signature.params if p.inout)]
+        for target in written:
+            if target.name not in self._stored:
+                how = "+<-" if isinstance(target, Param) else "<-"
+                text = f"`{target.name}` is never stored"
+                self.report.add("E0401", target.span, text, f"add `{target.name} {how} …` to the body")
+        for param in self.signature.params:
+            if param.name not in self._used_params and not param.inout:
+                self.report.add("W0001", param.span, f"input `{param.name}` is not used")
+        for name, span in frame.places.items():
+            if name not in frame.used:
+                self.report.add("W0002", span, f"`{name}` is not used")
+
+
+_SELECT = ("condition", "x", "y")
+_SPECIAL: dict[str, Callable[[BodyChecker, s.Call, Frame], Operands]] = {
+    "pairs": BodyChecker.pairs,
+    "unpairs": BodyChecker.unpairs,
+    "row": BodyChecker.position,
+    "col": BodyChecker.position,
+    "pick": BodyChecker.picked,
+    "onehot": BodyChecker.picked,
+    "tile_sum": BodyChecker.tile_reduction,
+    "tile_max": BodyChecker.tile_reduction,
+    "tile_absmax": BodyChecker.tile_reduction,
+    "segment_sum": BodyChecker.tile_reduction,
+    "tile_logsumexp": BodyChecker.tile_reduction,
+    "tile_welford": BodyChecker.tile_reduction,
+}
+# Names from other languages, and what says the same here.
+_ELSEWHERE = {
+    "where": "use select(condition, x, y)",
+    "mean": "use sum(x, over=N) / N in a reduce",
+    "softmax": "a softmax needs whole rows: use tile_logsumexp and a reduce",
+    "logsumexp": "use tile_logsumexp(x, over=N) in a kernel",
+    "amax": "use tile_max(x, over=N) in a kernel, max(x, over=N) in a reduce",
+    "pow": "multiply, or use exp2(y * log2(x))",
+    "cast": "use round<bf16>(x), or f32(i)",
+    "maximum": "use max(x, y)",
+    "minimum": "use min(x, y)",
+    "transpose": "only operands of the product are transposed: `a.T @ b`",
+}
+
+
+def _fold(poly: Poly) -> Poly:
+    """Arithmetic on integer literals is done at once; on axis lengths when they are known."""
+    if all(a.op == "const" for a in poly.args):
+        x = [a.value for a in poly.args]
+        value = -x[0] if poly.op == "neg" else {"add": x[0] + x[-1], "sub": x[0] - x[-1], "mul": x[0] * x[-1]}[poly.op]
+        if abs(value) < 2**63:
+            return Poly("const", value=value)
+    return poly
+
+
+__all__ = ["BodyChecker", "Frame", "Poly", "TooLarge"]

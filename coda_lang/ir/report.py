@@ -1,0 +1,25 @@
+"""The collector of diagnostics that a check runs with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from coda_lang.errors import Diagnostic, Note
+from coda_lang.source import Span
+
+
+class Report:
+    """Collects diagnostics. The same mistake at the same place counts once, however often it is met."""
+
+    def __init__(self) -> None:
+        self.errors: list[Diagnostic] = []
+        self.warnings: list[Diagnostic] = []
+        self._seen: set[tuple[str, int, int, int]] = set()
+
+    def add(self, code: str, span: Span, message: str, help: str | None = None, notes: Iterable[Note] = ()) -> None:
+        key = (code, id(span.source), span.start, span.end)
+        if key in self._seen:
+            return
+        self._seen.add(key)
+        diagnostic = Diagnostic(code, span, message, help, tuple(notes))
+        (self.warnings if diagnostic.severity == "warning" else self.errors).append(diagnostic)

@@ -1,0 +1,360 @@
+"""The five primitive classes of the CODA paper (arXiv 2605.19269, §3.1): what they refuse, and why.
+
+Each function enforces one rule and words its error. The axes that values lie along are the tile's own, so "reading
+another tile" can only be written as one of the things refused here.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+from coda_lang.errors import Note
+from coda_lang.ir.axes import WIDTHS, Grid
+from coda_lang.ir.program import Output, Param, Value
+from coda_lang.ir.report import Report
+from coda_lang.ir.types import Dim, axis_dim, tiles_dim
+from coda_lang.parser import syntax as s
+from coda_lang.source import Span
+
+if TYPE_CHECKING:
+    from coda_lang.ir.signature import Signature
+
+HALF, DOUBLE = Fraction(1, 2), Fraction(2)
+
+
+# -- the product ---------------------------------------------------------------------------------------------------
+
+
+def refuse_product(report: Report, expr: s.Binary, kind: str, first: s.Binary | None, in_function: bool) -> None:
+    """A kernel has one product, of two of its inputs."""
+    if in_function:
+        text, help = "a function has no product", "write the product in the kernel and pass its value"
+        report.add("E0303", expr.span, text, help)
+    elif kind != "kernel":
+        report.add("E0311", expr.span, f"a {kind} has no product", "only a kernel has one")
+    elif first is not None and expr is not first:
+        note = [Note("the product of this kernel is here", first.span)]
+        text = "a second product: a kernel is one GEMM and its epilogue"
+        report.add("E0301", expr.span, text, "put it into a kernel of its own", note)
+
+
+def refuse_transpose(report: Report, expr: s.Attribute) -> None:
+    text = "a value cannot be transposed: its elements live in other tiles' threads"
+    report.add("E0304", expr.span, text, "only the operands of the product take `.T`, as in `a.T @ b`")
+
+
+def operand(report: Report, side: s.Expr, signature: Signature) -> tuple[Param, bool] | None:
+    """One side of the product: an input, or its transpose."""
+    transposed = isinstance(side, s.Attribute) and side.name == "T"
+    inner = side.operand if isinstance(side, s.Attribute) else side
+    param = signature.param(inner.text) if isinstance(inner, s.Name) else None
+    if param is None:
+        if isinstance(inner, s.Name) and inner.text in signature.poisoned:
+            return None
+        text = "the product is of two inputs: an operand is read by the mainloop, before any epilogue"
+        help = None
+        if isinstance(inner, s.Binary):
+            help = "parenthesise the product: `alpha * (a @ b.T)`"
+        report.add("E0303", side.span, text, help or "pass the operand as an input `a: bf16[M, K]`")
+        return None
+    if len(param.dims) != 2 or any(d.tiled for d in param.dims):
+        shape = f"[{', '.join(map(str, param.dims))}]" if not param.host else "a scalar"
+        text = f"an operand of the product has two extents, and `{param.name}` has {shape}"
+        report.add("E0303", side.span, text, "declare it like `a: bf16[M, K]`")
+        return None
+    narrow = {"bf16", "f16", "f8e4m3", "f8e5m2"}
+    names = {param.dtype} if not isinstance(param.dtype, str) else set()
+    names |= {c for p in signature.dtypes if p.name == param.dtype for c in p.choices}
+    wrong = sorted(str(n) for n in names if str(n) not in narrow)
+    if wrong or param.inout or param.default is not None:
+        what = f"`{param.name}` is {' or '.join(wrong)}" if wrong else f"`{param.name}` is inout or optional"
+        text = f"operands of the product are bf16, f16, f8e4m3 or f8e5m2 inputs, and {what}"
+        report.add("E0210", side.span, text, "tensor cores multiply 16- and 8-bit floats and add in f32")
+        return None
+    return param, transposed
+
+
+def product_extents(
+    report: Report, expr: s.Binary, a: tuple[Param, bool], b: tuple[Param, bool]
+) -> tuple[Dim, Dim, Dim] | None:
+    """Rows, columns and the contracted extent of a product; None after an error."""
+    (left, left_t), (right, right_t) = a, b
+    rows, inner_a = reversed(left.dims) if left_t else left.dims
+    inner_b, cols = reversed(right.dims) if right_t else right.dims
+    ok = True
+    if inner_a != inner_b:
+        shown = [f"`{p.name}{'.T' if t else ''}`" for p, t in (a, b)]
+        text = f"the contracted extents differ: {shown[0]} ends in {inner_a}, {shown[1]} begins with {inner_b}"
+        help = None
+        if inner_a == cols:
+            help = f"write `{right.name}{'' if right_t else '.T'}`: its other extent is {cols}"
+        elif inner_b == rows:
+            help = f"write `{left.name}{'' if left_t else '.T'}`: its other extent is {rows}"
+        report.add("E0211", expr.span, text, help)
+        ok = False
+    if left.dtype != right.dtype:
+        text = f"the operands differ in element type: `{left.name}` is {left.dtype}, `{right.name}` is {right.dtype}"
+        report.add("E0210", expr.span, text, "both operands have one element type")
+        ok = False
+    if rows.axis is None or cols.axis is None:
+        constant = rows if rows.axis is None else cols
+        report.add("E0212", expr.span, f"the accumulator's extents are named axes, and {constant} is a number")
+        return None
+    if rows.axis == cols.axis:
+        text = f"rows and columns of the product are both `{rows.axis}`, so no vector could be matched by name"
+        report.add("E0212", expr.span, text, "give one of them another axis name")
+        return None
+    return (rows, cols, inner_a) if ok else None
+
+
+# -- classes 2 and 3: what a tile may read ---------------------------------------------------------------------------
+
+
+def aligned(report: Report, grid: Grid, param: Param, span: Span, contracted: Dim | None) -> bool:
+    """An input read by element lies along the tile: [], [M], [N] or [M, N] and its half and double widths."""
+    dims = param.dims
+    shape = f"`{param.name}` is [{', '.join(map(str, dims))}]"
+    parts = [grid.part(d) for d in dims]
+    if any(d.tiled for d in dims):
+        text = f"{shape}: partials of other tiles are combined in a reduce"
+        report.add("E0315", span, text, "make it a `reduce`, and pass its result to this kernel")
+        return False
+    if len(dims) == 2 and parts[0] not in (None, "row") and parts[1] == "row":
+        text = f"{shape}, transposed against the tile [{grid.rows}, {grid.cols}]"
+        report.add("E0307", span, text, f"pass it as [{grid.rows}, {dims[0]}]")
+        return False
+    for dim, part in zip(dims, parts, strict=True):
+        if part is not None:
+            continue
+        if contracted is not None and dim.axis == contracted.axis and dim.axis is not None:
+            text = f"{shape}, and `{dim.axis}` is contracted by the product: no element of the tile has a place along it"
+            report.add("E0312", span, text, f"scale an operand along {dim.axis} before the call")
+        elif dim.axis == grid.cols.axis:
+            text = f"{shape}: columns are half, once or twice the accumulator's {grid.cols}"
+            report.add("E0213", span, text)
+        else:
+            text = f"{shape}, and {dim} is no extent of the tile [{grid.rows}, {grid.cols}]"
+            help = f"read rows of a table with `{param.name}[index{', ...' if len(dims) > 1 else ''}]`"
+            report.add("E0307", span, text, help)
+        return False
+    if len(dims) > 2 or (len(dims) == 2 and parts[0] != "row") or (len(dims) == 2 and parts[1] == "row"):
+        text = f"{shape}, which is not a scalar, a vector or a tile of [{grid.rows}, {grid.cols}]"
+        report.add("E0307", span, text, "a tile has one row and one column extent, in this order")
+        return False
+    return True
+
+
+def gathered(
+    report: Report, grid: Grid | None, param: Param, kinds: set[str], index: Value, expr: s.Index
+) -> tuple[Dim, ...] | None:
+    """`table[index, ...]` reads whole rows of a table, one for each row of the tile."""
+    if grid is None:
+        report.add("E0311", expr.span, "a reduce does not read tables")
+        return None
+    dims = param.dims
+    if not dims or len(dims) > 2 or param.host or kinds != {"float"} or dims[0].tiled:
+        shape = "a scalar" if param.host or not dims else f"{param.dtype}[{', '.join(map(str, dims))}]"
+        text = f"`{param.name}` is {shape}, and a table is a float input [P] or [P, columns]"
+        report.add("E0308", expr.table_span, text)
+        return None
+    if (len(dims) == 2) != expr.ellipsis:
+        form = f"{param.name}[index{', ...' if len(dims) == 2 else ''}]"
+        report.add("E0308", expr.span, f"a table with {len(dims)} extents is read by `{form}`", f"write `{form}`")
+        return None
+    if grid.col_of(index.type.dims) is not None:
+        text = f"a gather along columns: the index is {index.type}, one number for each column"
+        help = "an index may differ from row to row only; `pick` and `onehot` address a column by its index"
+        report.add("E0308", expr.index.span, text, help)
+        return None
+    rest = dims[1:]
+    if rest and (rest[0].tiled or grid.part(rest[0]) not in ("full", "inner", "outer")):
+        text = f"the columns of `{param.name}` are {rest[0]}, which is no extent of the tile [{grid.rows}, {grid.cols}]"
+        help = f"declare a split axis `{grid.cols.axis} = H * D` for a table of one head" if grid.split is None else None
+        report.add("E0307", expr.span, text, help)
+        return None
+    return tuple(d for d in (grid.row_of(index.type.dims), *rest) if d is not None)
+
+
+def picked(
+    report: Report, grid: Grid, expr: s.Call, args: list[Value], spans: list[Span]
+) -> tuple[Dim, ...] | None:
+    """`pick` and `onehot` address one column for each row."""
+    index = args[0] if expr.function == "onehot" else args[1]
+    at = spans[0] if expr.function == "onehot" else spans[1]
+    if grid.col_of(index.type.dims) is not None:
+        text = f"the index of `{expr.function}` is {index.type}: it must be one column number for each row"
+        report.add("E0308", at, text, f"pass an integer input [{grid.rows}]")
+        return None
+    if len(args) == 3 and args[2].type.dims:
+        report.add("E0203", spans[2], f"`ignore` is one number, and this is {args[2].type}")
+        return None
+    if expr.function == "onehot":
+        return grid.rows, grid.cols
+    x = args[0]
+    if not grid.is_tile(x.type.dims):
+        text = f"`pick` reads a column of a tile, and this is {x.type}"
+        report.add("E0310", spans[0], text, f"pick from a value of [{grid.rows}, {grid.cols}]")
+        return None
+    return (grid.rows,)
+
+
+# -- class 1: pairs ------------------------------------------------------------------------------------------------
+
+
+def halved(report: Report, grid: Grid | None, value: Value, expr: s.Call) -> tuple[Dim, ...] | None:
+    """`pairs` takes columns (2j, 2j+1): the only neighbours that one thread holds."""
+    if grid is None:
+        refuse_kind(report, expr, "reduce")
+        return None
+    col = grid.col_of(value.type.dims)
+    if col is None or grid.part(col) not in ("full", "inner"):
+        text = f"`pairs` takes neighbouring columns 2j and 2j+1, and this is {value.type}"
+        help = "a value without columns is the same in both: use it as it is"
+        report.add("E0306", expr.span, text, help)
+        return None
+    half = col.scaled(HALF)
+    if grid.part(half) is None:
+        text = f"`pairs` of {value.type} would be narrower than half the accumulator's {grid.cols}"
+        report.add("E0213", expr.span, text, "a value is half, once or twice as wide as the accumulator")
+        return None
+    return (*value.type.dims[:-1], half)
+
+
+def doubled(report: Report, grid: Grid | None, dims: tuple[Dim, ...], expr: s.Call) -> tuple[Dim, ...] | None:
+    """`unpairs` interleaves two values into one of twice the width."""
+    if grid is None:
+        refuse_kind(report, expr, "reduce")
+        return None
+    col = grid.col_of(dims)
+    if col is None or grid.part(col) not in ("full", "inner"):
+        text = f"`unpairs` interleaves columns, and its operands are [{', '.join(map(str, dims))}]"
+        report.add("E0306", expr.span, text, "at least one operand needs columns")
+        return None
+    wide = col.scaled(DOUBLE)
+    if grid.part(wide) is None:
+        text = f"`unpairs` of [{', '.join(map(str, dims))}] would be wider than twice the accumulator's {grid.cols}"
+        report.add("E0213", expr.span, text, "a value is half, once or twice as wide as the accumulator")
+        return None
+    return (*dims[:-1], wide)
+
+
+# -- classes 4 and 5: tile reductions ------------------------------------------------------------------------------
+
+
+def reduced(report: Report, grid: Grid, expr: s.Call, value: Value, over: Dim) -> tuple[Dim, ...] | None:
+    """The extents of a tile's partials: [M, tiles(N)], [tiles(M), N], or [M, H] for a segment."""
+    name, dims = expr.function, value.type.dims
+    if not grid.is_tile(dims):
+        text = f"`{name}` reduces a tile, and this is {value.type}"
+        report.add("E0310", expr.span, text, f"a tile has extents [{grid.rows}, {grid.cols}]")
+        return None
+    if name == "segment_sum":
+        if grid.split is None or over != grid.split.inner:
+            wanted = grid.split.inner if grid.split is not None else None
+            text = f"`segment_sum` runs over the inner factor of a split column axis, not over {over}"
+            help = f"write `over={wanted}`" if wanted is not None else f"declare `{grid.cols.axis} = H * D`"
+            report.add("E0310", expr.span, text, help)
+            return None
+        return grid.rows, grid.split.outer
+    along_cols = over in (grid.cols, axis_dim(grid.cols.axis or ""), dims[1])
+    along_rows = over in (grid.rows, axis_dim(grid.rows.axis or ""))
+    if along_cols:
+        return grid.rows, tiles_dim(grid.cols.axis or "")
+    if along_rows and name in ("tile_sum", "tile_max", "tile_absmax"):
+        return tiles_dim(grid.rows.axis or ""), dims[1]
+    if along_rows:
+        text = f"`{name}` carries a state across the columns of a tile, not across its rows"
+        report.add("E0310", expr.span, text, f"write `over={grid.cols.axis}`")
+        return None
+    text = f"`{name}` runs over the row or the column axis of the tile, not over {over}"
+    report.add("E0310", expr.span, text, f"write `over={grid.cols.axis}` or `over={grid.rows.axis}`")
+    return None
+
+
+def refuse_tile_result(report: Report, value: Value, span: Span) -> None:
+    if value.op == "pick":
+        text = "a picked element is known to one tile only, so the same kernel can only store it"
+    else:
+        text = f"the result of `{value.op}` is a partial: only a later program sees the whole, so this kernel can only store it"
+    report.add("E0305", span, text, "store it, and combine the partials in a `reduce`", [Note("made here", value.span)])
+
+
+def refuse_kind(report: Report, expr: s.Call, kind: str) -> None:
+    """An operation of kernels in a reduce, or the other way round."""
+    name = expr.function
+    if kind == "reduce":
+        help = f"use `{name.removeprefix('tile_')}(x, over=…)`" if name in ("tile_sum", "tile_max") else None
+        report.add("E0311", expr.span, f"`{name}` needs a tile, and a reduce has none", help)
+        return
+    text = f"`{name}(…, over=…)` needs all tiles, and a {kind} sees one"
+    help = f"use `tile_{name}` here and `{name}` in a reduce" if name != "min" else "reduce in a `reduce`"
+    report.add("E0311", expr.span, text, help)
+
+
+def refuse_mixed_tiles(report: Report, clash: tuple[Dim, Dim], span: Span) -> None:
+    a, b = clash
+    text = f"{a} of `{a.of}` and of `{b.of}` are different extents: two kernels may be tiled differently"
+    report.add("E0314", span, text, "give them one named axis: `mean: f32[M, P], m2: f32[M, P]`")
+
+
+# -- stores ----------------------------------------------------------------------------------------------------------
+
+
+def storable(
+    report: Report, grid: Grid | None, target: Output | Param, value: Value, statement: s.StoreTo
+) -> bool:
+    """A store's target has the value's extents, which are the tile's, or more that the value spreads along."""
+    dims, wanted = value.type.dims, target.dims
+    shape = f"[{', '.join(map(str, wanted))}]"
+    if grid is None:
+        if any(d.tiled for d in dims):
+            opaque = next(d for d in dims if d.tiled)
+            text = f"{opaque} is an opaque extent, and only a reduction may consume it"
+            report.add("E0406", statement.span, text, f"reduce first: `sum(x, over={opaque})`")
+            return False
+        if not set(dims) <= set(wanted):
+            report.add("E0406", statement.span, f"the value is {value.type}, and `{target.name}` is {shape}")
+            return False
+        return True
+    if dims == wanted:
+        return True
+    if any(d.tiled for d in dims + wanted) or value.op == "segment_sum":
+        text = f"the value is {value.type}, and `{target.name}` is {shape}"
+        help = f"declare `{target.name}: f32[{', '.join(map(str, dims))}]`" if any(d.tiled for d in dims) else (
+            "only tile reductions give one partial for each tile"
+        )  # fmt: skip
+        report.add("E0406", statement.span, text, help)
+        return False
+    if grid.join(dims, wanted) != wanted or value.op == "pick":
+        text = f"the value is {value.type}, and `{target.name}` is {shape}"
+        report.add("E0406", statement.span, text, "a value spreads along axes that it lacks, and loses none in a store")
+        return False
+    return True
+
+
+def output_place(report: Report, grid: Grid, target: Output | Param) -> bool:
+    """An output's extents are a function of the tile: [M], [N], [M, N] and its widths, or partials."""
+    dims = target.dims
+    parts = [grid.part(d) for d in dims]
+    tiles = [d.tiled for d in dims]
+    shape = f"[{', '.join(map(str, dims))}]"
+    fine = (
+        parts in (["row"], ["full"], ["row", "full"], ["row", "outer"])
+        or (len(dims) == 2 and parts[0] == "row" and tiles[1] and dims[1].axis == grid.cols.axis)
+        or (len(dims) == 2 and tiles[0] and dims[0].axis == grid.rows.axis and parts[1] == "full")
+    )
+    if fine:
+        return True
+    if len(dims) == 2 and parts[1] == "row" and parts[0] == "full":
+        text, help = f"output {shape} is transposed against the tile", f"declare [{dims[1]}, {dims[0]}]"
+        report.add("E0309", target.span, text, help)
+    elif any(d.axis == grid.cols.axis and grid.width(d) not in WIDTHS and not d.tiled for d in dims):
+        text = f"output {shape}: columns are half, once or twice the accumulator's {grid.cols}"
+        report.add("E0213", target.span, text)
+    else:
+        text = f"output {shape} is no function of the tile [{grid.rows}, {grid.cols}]"
+        r, c = grid.rows, grid.cols
+        help = f"outputs are [{r}, {c}] or its half and double width, [{r}], [{c}], [{r}, tiles({c.axis})] or [tiles({r.axis}), {c}]"
+        report.add("E0309", target.span, text, help)
+    return False

@@ -1,0 +1,305 @@
+"""Signatures: from the syntax of axes, inputs and outputs to the IR's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from coda_lang.errors import Note, did_you_mean
+from coda_lang.ir.constants import constant_value
+from coda_lang.ir.module import Scope
+from coda_lang.ir.program import Bound, Domain, DTypeParam, Number, Output, Param, Split
+from coda_lang.ir.report import Report
+from coda_lang.ir.types import DTYPES, Dim, DType, axis_dim, const_dim, tiles_dim
+from coda_lang.parser import syntax as s
+from coda_lang.source import Span
+
+
+@dataclass
+class Signature:
+    axes: tuple[str, ...]
+    splits: tuple[Split, ...]
+    dtypes: tuple[DTypeParam, ...]
+    params: tuple[Param, ...]
+    outputs: tuple[Output, ...]
+    poisoned: set[str] = field(default_factory=set)  # inputs and outputs whose type has an error
+
+    def param(self, name: str) -> Param | None:
+        return next((p for p in self.params if p.name == name), None)
+
+    def kinds(self, dtype: DType | str) -> set[str]:
+        """The kinds of element (float, int, bool) that a dtype or dtype parameter stands for."""
+        if isinstance(dtype, DType):
+            return {dtype.kind}
+        return {c.kind for p in self.dtypes if p.name == dtype for c in p.choices}
+
+
+class SignatureChecker:
+    """Checks one kernel's signature."""
+
+    def __init__(self, definition: s.KernelDef, scope: Scope, report: Report) -> None:
+        self.definition, self.scope, self.report = definition, scope, report
+        self.axes: dict[str, Span] = {}
+        self.splits: list[Split] = []
+        self.dtypes: dict[str, DTypeParam] = {}
+
+    def check(self) -> Signature:
+        d = self.definition
+        for axis in d.axes:
+            self._declare(axis.name, axis.span)
+        for axis in d.axes:
+            if axis.split is not None:
+                self._split(axis)
+        for dtype in d.dtypes:
+            self._dtype_param(dtype)
+        names: dict[str, Span] = {}
+        poisoned: set[str] = set()
+        host = {p.name for p in d.params if p.type.dims is None}
+        params = [p for p in (self._param(p, names, poisoned, host) for p in d.params) if p is not None]
+        written: dict[str, Span] = {p.name: p.span for p in d.params if p.inout}
+        outputs = [o for o in (self._output(o, names, written, poisoned) for o in d.outputs) if o is not None]
+        return Signature(
+            tuple(self.axes), tuple(self.splits), tuple(self.dtypes.values()), tuple(params), tuple(outputs), poisoned
+        )
+
+    # -- axes --
+
+    def _declare(self, name: str, span: Span) -> None:
+        if name in self.axes:
+            note = Note(f"`{name}` is declared here", self.axes[name])
+            self.report.add("E0102", span, f"axis `{name}` is declared twice", None, [note])
+        elif name in DTYPES:
+            self.report.add("E0112", span, f"`{name}` is an element type", "choose another name for the axis")
+        self.axes.setdefault(name, span)
+
+    def _split(self, axis: s.AxisDef) -> None:
+        split = axis.split
+        ok = isinstance(split, s.DimBinary) and split.op == "*"
+        factors = [split.left, split.right] if isinstance(split, s.DimBinary) else []
+        if not ok or not all(isinstance(f, (s.DimName, s.DimNumber)) for f in factors):
+            text = f"an axis is split into two factors: `{axis.name} = H * D`"
+            self.report.add("E0218", axis.span, text, "each factor is a name or a number")
+            return
+        dims = []
+        for factor in factors:
+            if isinstance(factor, s.DimName):
+                if factor.text not in self.axes:
+                    self._declare(factor.text, factor.span)
+                elif factor.text == axis.name:
+                    self.report.add("E0218", factor.span, f"`{axis.name}` cannot be a factor of itself")
+                dims.append(axis_dim(factor.text))
+            elif isinstance(factor, s.DimNumber):
+                value = self._integer(factor)
+                dims.append(const_dim(value))
+        if all(d.axis is None for d in dims):
+            self.report.add("E0218", axis.span, "one factor of a split axis must be a name")
+            return
+        self.splits.append(Split(axis.name, dims[0], dims[1]))
+
+    def _dtype_param(self, dtype: s.DTypeDef) -> None:
+        choices = []
+        for choice in dtype.choices:
+            if choice not in DTYPES:
+                self._unknown_dtype(choice, dtype.span)
+            else:
+                choices.append(DTYPES[choice])
+        if dtype.name in DTYPES or dtype.name in self.axes or dtype.name in self.dtypes:
+            self.report.add("E0217", dtype.span, f"`{dtype.name}` is already the name of an axis or element type")
+            return
+        if len({c.kind for c in choices}) > 1:
+            self.report.add("E0217", dtype.span, f"the choices of `{dtype.name}` must all be floats or all be integers")
+        self.dtypes[dtype.name] = DTypeParam(dtype.name, tuple(choices))
+
+    def _unknown_dtype(self, name: str, span: Span) -> None:
+        known = [*DTYPES, *self.dtypes]
+        help = did_you_mean(name, known) or f"element types are {', '.join(known)}"
+        self.report.add("E0106", span, f"unknown element type `{name}`", help)
+
+    # -- extents --
+
+    def dim(self, expr: s.DimExpr) -> Dim | None:
+        """An extent, or None after an error."""
+        match expr:
+            case s.DimName():
+                if expr.text not in self.axes:
+                    help = did_you_mean(expr.text, self.axes) or f"declare it: `{self.definition.name}<…, {expr.text}>`"
+                    self.report.add("E0105", expr.span, f"unknown axis `{expr.text}`", help)
+                    return None
+                return axis_dim(expr.text)
+            case s.DimNumber():
+                return const_dim(self._integer(expr))
+            case s.DimTiles():
+                if expr.function != "tiles":
+                    text = f"`{expr.function}(…)` is not an extent"
+                    self.report.add("E0208", expr.span, text, "extents are `r*X`, a number, or `tiles(X)`")
+                    return None
+                if expr.axis not in self.axes:
+                    help = did_you_mean(expr.axis, self.axes)
+                    self.report.add("E0105", expr.span, f"unknown axis `{expr.axis}`", help)
+                    return None
+                return tiles_dim(expr.axis)
+            case s.DimBinary():
+                return self._dim_binary(expr)
+
+    def _dim_binary(self, expr: s.DimBinary) -> Dim | None:
+        left, right = self.dim(expr.left), self.dim(expr.right)
+        if left is None or right is None:
+            return None
+        for split in self.splits:
+            if expr.op == "*" and (left, right) == (split.outer, split.inner):
+                return axis_dim(split.axis)
+        number, other = (left, right) if left.axis is None and expr.op == "*" else (right, left)
+        if number.axis is not None or other.tiled or number.coef == 0:
+            text = f"`{expr.span.text}` is not an extent"
+            help = "an extent is an axis times or divided by a whole number, a number, or `tiles(X)`"
+            self.report.add("E0208", expr.span, text, help)
+            return None
+        dim = other.scaled(number.coef if expr.op == "*" else 1 / number.coef)
+        if dim.axis is None and dim.coef.denominator != 1:
+            self.report.add("E0208", expr.span, f"`{expr.span.text}` is not a whole number")
+            return None
+        return dim
+
+    def _integer(self, expr: s.DimNumber) -> int:
+        if not expr.text.isdigit() or len(expr.text) > 18:
+            self.report.add("E0208", expr.span, f"`{expr.text[:30]}` is not a whole number below 10¹⁸")
+            return 1
+        return int(expr.text)
+
+    # -- inputs and outputs --
+
+    def _dtype(self, type_: s.TypeExpr) -> DType | str | None:
+        if type_.dtype in DTYPES:
+            return DTYPES[type_.dtype]
+        if type_.dtype in self.dtypes:
+            return type_.dtype
+        self._unknown_dtype(type_.dtype, type_.dtype_span)
+        return None
+
+    def _dims(self, type_: s.TypeExpr) -> tuple[Dim, ...] | None:
+        dims = [self.dim(d) for d in type_.dims or ()]
+        known = tuple(d for d in dims if d is not None)
+        return known if len(known) == len(dims) else None
+
+    def _name(self, name: str, span: Span, names: dict[str, Span], what: str) -> bool:
+        if name in names:
+            note = Note(f"`{name}` is declared here", names[name])
+            self.report.add("E0102", span, f"{what} `{name}` is declared twice", None, [note])
+            return False
+        if name in self.axes:
+            text = f"{what} `{name}` has the name of an axis"
+            self.report.add("E0102", span, text, None, [Note("declared here", self.axes[name])])
+        names[name] = span
+        return True
+
+    def _param(self, p: s.ParamDef, names: dict[str, Span], poisoned: set[str], host: set[str]) -> Param | None:
+        fresh = self._name(p.name, p.name_span, names, "input")
+        dtype, dims = self._dtype(p.type), self._dims(p.type)
+        if not fresh:
+            return None
+        if dtype is None or dims is None:
+            poisoned.add(p.name)
+            return None
+        if self.definition.kind == "reduce":
+            dims = tuple(Dim(d.coef, d.axis, True, p.name) if d.tiled else d for d in dims)
+        is_host = p.type.dims is None
+        if is_host and isinstance(dtype, DType) and dtype.name not in ("f32", "i32", "i64"):
+            text = f"a host scalar is f32, i32 or i64, not {dtype}"
+            self.report.add("E0209", p.type.span, text, f"write `{p.name}: f32`, or `{p.name}: {dtype}[]` on the device")
+        if is_host and isinstance(dtype, str):
+            self.report.add("E0209", p.type.span, "a host scalar has a fixed type", f"write `{p.name}: f32`")
+        if p.inout and (is_host or p.default is not None or self.definition.kind == "reduce"):
+            text = "`inout` is for tensors of kernels and maps, without a default"
+            self.report.add("E0209", p.span, text)
+        default = self._default(p, dtype) if p.default is not None else None
+        domain = self._domain(p.domain, host) if p.domain is not None else None
+        return Param(p.name, dtype, dims, is_host, default, domain, p.inout, span=p.name_span)
+
+    def _default(self, p: s.ParamDef, dtype: DType | str) -> Number | None:
+        assert p.default is not None
+        value = constant_value(p.default, self.scope, self.report)
+        if value is None:
+            return 0
+        kinds = {dtype.kind} if isinstance(dtype, DType) else {c.kind for c in self.dtypes[dtype].choices}
+        fits = "int" not in kinds or (isinstance(value, int) and not isinstance(value, bool))
+        if not fits or isinstance(value, bool) != (kinds == {"bool"}):
+            text = f"the default of `{p.name}` does not fit {dtype}"
+            self.report.add("E0214", p.default.span, text)
+        return float(value) if kinds == {"float"} else value
+
+    def _domain(self, d: s.DomainExpr, host: set[str]) -> Domain | None:
+        low = self._bound(d.low)
+        if d.op == "in":
+            assert d.high is not None
+            high = self._bound(d.high)
+            if d.other is not None and d.other not in host:
+                text = f"`{d.other}` is not a scalar input of this kernel"
+                self.report.add("E0215", d.span, text, "behind `or` stands the name of a scalar input")
+                return None
+            if low is None or high is None:
+                return None
+            return Domain(low, high, other=d.other)
+        if low is None:
+            return None
+        match d.op:
+            case ">" | ">=":
+                return Domain(low=low, low_strict=d.op == ">")
+            case "<" | "<=":
+                return Domain(high=low, high_strict=d.op == "<")
+        self.report.add("E0215", d.span, f"`{d.op}` says nothing about a range", "write `in low..high`, or `> x`")
+        return None
+
+    def _bound(self, expr: s.Expr) -> Bound | None:
+        """A number, or an extent plus or minus a number."""
+        if isinstance(expr, s.Binary) and expr.op in "+-" and expr.op:
+            left, right = self._bound(expr.left), self._bound(expr.right)
+            if left is None or right is None:
+                return None
+            if right.dim is None:
+                sign = 1 if expr.op == "+" else -1
+                return Bound(left.offset + sign * right.offset, left.dim)
+        names = [expr] if isinstance(expr, s.Name) else []
+        if isinstance(expr, s.Binary) and expr.op in "*/":
+            names = [e for e in (expr.left, expr.right) if isinstance(e, s.Name)]
+        if any(n.text in self.axes for n in names):
+            dim = as_dim(expr)
+            extent = self.dim(dim) if dim is not None else None
+            return Bound(0, extent) if extent is not None else None
+        value = constant_value(expr, self.scope, self.report)
+        return Bound(value) if value is not None else None
+
+    def _output(
+        self, o: s.OutputDef, names: dict[str, Span], written: dict[str, Span], poisoned: set[str]
+    ) -> Output | None:
+        fresh = self._name(o.name, o.name_span, names, "output")
+        dtype, dims = self._dtype(o.type), self._dims(o.type)
+        if not fresh:
+            return None
+        if o.type.dims is None:
+            text = f"output `{o.name}` needs extents"
+            self.report.add("E0209", o.type.span, text, f"write `{o.name}: {o.type.dtype}[…]`; `[]` is a single number")
+            dims = None
+        if dtype is None or dims is None:
+            poisoned.add(o.name)
+            return None
+        return Output(o.name, dtype, dims, o.optional, span=o.name_span)
+
+
+def as_dim(expr: s.Expr) -> s.DimExpr | None:
+    """An expression read as an extent (`over=tiles(N)`, `over=N/2`); None if it cannot be one."""
+    match expr:
+        case s.Name():
+            return s.DimName(expr.text, span=expr.span)
+        case s.Number():
+            return s.DimNumber(expr.text, span=expr.span)
+        case s.Call(arguments=(s.Argument(name=None, value=s.Name(text=axis)),)):
+            return s.DimTiles(expr.function, axis, span=expr.span)
+        case s.Binary(op="*" | "/"):
+            left, right = as_dim(expr.left), as_dim(expr.right)
+            if left is not None and right is not None:
+                return s.DimBinary(expr.op, left, right, span=expr.span)
+    return None
+
+
+def scaled_name(dim: Dim, factor: Fraction) -> str:
+    return str(dim.scaled(factor))
