@@ -8,19 +8,38 @@ argument; `Field.offset` is checked by a `static_assert(offsetof(…))` in the g
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from math import prod
 from typing import Literal
 
 from coda_lang.ir.types import Dim, DType
 
+# The options that generated sources rely on; the compiler adds the architecture, the include folders (csrc/ first,
+# then CUTLASS, the CUDA runtime and cccl) and whatever it wants reported.
+#   -fmad=false: a·b + c is never fused, so that arithmetic is equal to the bit. NDEBUG: an assert is an extern
+#   call, around which ptxas serialises wgmma. default-device: CuTe's constexpr functions carry no __device__.
+NVRTC_OPTIONS = (
+    "-std=c++17",
+    "-default-device",
+    "-DNDEBUG",
+    "-fmad=false",
+    "-w",
+)
+ARCHITECTURE = "sm_90a"
+
+# TMA reads and writes rows whose address and stride are multiples of this many bytes; other tensors go to
+# `emit(direct=…)`, which moves them by guarded loads and stores. The operands of the product have no such form.
+TMA_ALIGNMENT = 16
+
 
 @dataclass(frozen=True)
 class TensorMap:
-    """A TMA descriptor (128 bytes, 64-aligned) that the host encodes for a tensor argument of the call.
+    """A TMA descriptor (128 bytes, 64-aligned) that the host encodes for a two-dimensional tensor of the call.
 
-    The box is in elements, innermost extent first; `swizzle` is the shared-memory swizzle in bytes (0, 32, 64, 128).
-    The tensor is described as (inner, outer) with inner contiguous: for a transposed operand the launcher sees the
-    array's own memory order.
+    Rank 2, element strides 1, L2 promotion 128 bytes, no fill but zero. The box is in elements, innermost extent
+    first; `swizzle` is the shared-memory swizzle in bytes (0, 32, 64, 128). The tensor is described as (inner, outer)
+    in its own memory order, inner contiguous. The map of an empty tensor is left zero: the kernel does not touch it.
     """
 
     tensor: str
@@ -45,7 +64,7 @@ class Stride:
 
 @dataclass(frozen=True)
 class Scalar:
-    """A host scalar input, in the given element type (f32, i32 or i64)."""
+    """A host scalar input: f32 as float, i32 and i64 as themselves, bool as an int32_t."""
 
     param: str
     dtype: DType
@@ -53,37 +72,74 @@ class Scalar:
 
 @dataclass(frozen=True)
 class Extent:
-    """The length of an extent at the call (i32, or i64 if so declared)."""
+    """The length of an extent at the call (i32, or i64 if so declared); ``tiles(X)`` included."""
 
     dim: Dim
 
 
-@dataclass(frozen=True)
-class Derived:
-    """A number that the launcher computes for the tile scheduler; `what` names it (see `launch.derive`)."""
-
-    what: str
-
-
-Source = TensorMap | Pointer | Stride | Scalar | Extent | Derived
+Source = TensorMap | Pointer | Stride | Scalar | Extent
+CType = Literal["TensorMap", "void*", "int64_t", "int32_t", "float"]
 
 
 @dataclass(frozen=True)
 class Field:
     name: str
-    ctype: Literal["TensorMap", "void*", "int64_t", "int32_t", "uint32_t", "uint64_t", "float"]
+    ctype: CType
     offset: int
     source: Source
 
 
 @dataclass(frozen=True)
 class Emitted:
+    """One translation unit and how to launch it.
+
+    `blocks` lists (extent, elements of it in one block): the launch needs the product of the rounded-up quotients
+    (see `grid`). A `persistent` kernel walks them with as many clusters as fit the device. Any extent 0 among the
+    outputs: nothing is launched.
+    """
+
     source: str  # the CUDA translation unit
-    entry: str  # the extern "C" kernel in it
+    entry: str  # the extern "C" kernel in it; its one argument is the block
     fields: tuple[Field, ...]
-    params_bytes: int
+    params_bytes: int  # a multiple of 64
     threads: int
-    shared_bytes: int  # dynamic shared memory
-    cluster: tuple[int, int]
-    tile: tuple[int, int]  # the accumulator's tile, rows × columns: fixes tiles(X)
-    lines: dict[int, int]  # line of `source` -> offset of the .coda construct it comes from
+    shared_bytes: int  # dynamic shared memory; more than 48 KiB needs the function's attribute raised
+    blocks: tuple[tuple[Dim, int], ...]
+    persistent: bool
+    cluster: tuple[int, int]  # rows × columns of blocks; the kernel carries __cluster_dims__
+    tile: tuple[int, int] | None  # the accumulator's tile, rows × columns: fixes tiles(X); None in a reduce
+    lines: dict[int, int]  # 1-based line of `source` -> offset in the .coda text of what it comes from
+    direct: frozenset[str] = frozenset()  # tensors moved without TMA: no alignment is assumed of them
+
+
+def grid(emitted: Emitted, length: Callable[[Dim], int], multiprocessors: int) -> tuple[int, int, int]:
+    """The launch grid, in blocks. `length` gives the extents of the call."""
+    if not emitted.persistent:
+        return prod(-(-length(dim) // per) for dim, per in emitted.blocks), 1, 1
+    (rows, tile_m), (cols, tile_n) = emitted.blocks
+    m, n = emitted.cluster
+    tiles = -(-length(rows) // (tile_m * m)) * -(-length(cols) // (tile_n * n))
+    return min(tiles, max(1, multiprocessors // (m * n))) * m, n, 1
+
+
+def tile_count(length: int, tile: int) -> int:
+    """`tiles(X)` for an extent of the accumulator of that length."""
+    return -(-length // tile)
+
+
+def ctype_bytes(ctype: CType) -> int:
+    return {"TensorMap": 128, "void*": 8, "int64_t": 8, "int32_t": 4, "float": 4}[ctype]
+
+
+def layout(fields: list[tuple[str, CType, Source]]) -> tuple[tuple[Field, ...], int]:
+    """Offsets of a C struct with those members in order, and its size padded to 64 bytes (its alignment)."""
+    placed: list[Field] = []
+    at = 0
+    for name, ctype, source in fields:
+        align = min(ctype_bytes(ctype), 64)
+        at = -(-at // align) * align
+        placed.append(Field(name, ctype, at, source))
+        at += ctype_bytes(ctype)
+    return tuple(placed), max(64, -(-at // 64) * 64)
+
+
