@@ -11,7 +11,8 @@ _SECTION = struct.Struct("<IIQQQQIIQQ")
 _SEGMENT = struct.Struct("<IIQQQQQQ")
 _SYMBOL = struct.Struct("<IBBHQQ")
 _SYMTAB, _STRTAB, _NOBITS = 2, 3, 8
-_FUNCTION = 2  # STT_FUNC
+_FUNCTION, _SECTION_SYMBOL = 2, 3
+_ALIGNMENT = 128  # the largest of any section: that of code
 
 # The low 12 bits of an instruction of sm_90: what nvdisasm prints as HGMMA (16-bit operands) and QGMMA (8-bit ones).
 HGMMA, QGMMA = 0x9F0, 0x9F3
@@ -56,7 +57,7 @@ def instructions(cubin: bytes, entry: str) -> Iterator[int]:
     """The opcode (low 12 bits) of every 128-bit instruction of a kernel."""
     for section in sections(cubin):
         if section.name == f".text.{entry}":
-            for (low, _) in struct.iter_unpack("<QQ", section.data):
+            for low, _ in struct.iter_unpack("<QQ", section.data):
                 yield low & 0xFFF
 
 
@@ -87,7 +88,7 @@ def shorten_names(cubin: bytes) -> bytes:
         name = _string(names, symbol[0])
         if name:
             # A data symbol's name is replaced, not dropped: the loader may want names to be unique.
-            short = name if symbol[1] & 15 in (_FUNCTION, 3) or name.startswith(".") else f"_{number:x}"
+            short = name if symbol[1] & 15 in (_FUNCTION, _SECTION_SYMBOL) or name.startswith(".") else f"_{number:x}"
             at = len(pool)
             pool += (short if len(short) < len(name) else name).encode() + b"\0"
             symbol = (at, *symbol[1:])
@@ -96,14 +97,13 @@ def shorten_names(cubin: bytes) -> bytes:
 
 
 def _rebuild(cubin: bytes, found: list[Section], changed: dict[int, bytes]) -> bytes:
-    """The file again with some sections replaced: everything behind them moves up, by multiples of the alignment."""
+    """The file again with some sections replaced: what is behind them moves by multiples of the largest alignment."""
     header = list(_HEADER.unpack_from(cubin))
-    out, moved = bytearray(_HEADER.size), {}
+    out, moved = bytearray(_HEADER.size), {0: 0}
     fields = [list(s.fields) for s in found]
     for i in sorted(range(1, len(found)), key=lambda i: (found[i].fields[4], i)):
         data = changed.get(i, found[i].data)
-        align = max(1, fields[i][8])
-        out += bytes(-len(out) % align)
+        out += bytes((fields[i][4] - len(out)) % _ALIGNMENT)  # distances inside a segment stay as they are
         moved[fields[i][4]] = len(out)  # several sections without contents may share a place
         fields[i][4] = len(out)
         if found[i].kind != _NOBITS:

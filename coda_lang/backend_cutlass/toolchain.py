@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -121,7 +121,7 @@ def _cuda_includes(roots: list[Path]) -> tuple[Path, ...]:
     candidates = [r / "include" for r in roots]
     found: dict[str, Path] = {}
     for header, package in HEADERS:
-        folder = _first(candidates, lambda f, header=header: (f / header).is_file())
+        folder = next((f for f in candidates if (f / header).is_file()), None)
         if folder is None:
             raise BackendError(f"the header <{header}> was not found", f"pip install {package} ({INSTALL} brings it)")
         found[header] = folder
@@ -143,7 +143,7 @@ def _cutlass() -> Path:
     else:
         checkout = Path(__file__).resolve().parent.parent.parent / "third_party" / "cutlass" / "include"
         candidates = [checkout, *(s / "cutlass_library" / "source" / "include" for s in _sites())]
-    folder = _first(candidates, lambda f: (f / "cutlass" / "cutlass.h").is_file() and (f / "cute").is_dir())
+    folder = next((f for f in candidates if (f / "cutlass" / "cutlass.h").is_file() and (f / "cute").is_dir()), None)
     if folder is None:
         where = f"CODA_CUTLASS_DIR is {forced}" if forced else "neither in third_party/cutlass nor installed"
         raise BackendError(f"the CUTLASS headers were not found: {where}", "pip install nvidia-cutlass==4.2.0.0")
@@ -153,10 +153,6 @@ def _cutlass() -> Path:
             f"CUTLASS {CUTLASS_MAJOR}.x is needed; {folder} is {major}.x", "pip install nvidia-cutlass==4.2.0.0"
         )
     return folder
-
-
-def _first(folders: list[Path], good: Callable[[Path], bool]) -> Path | None:
-    return next((f for f in folders if good(f)), None)
 
 
 def _define(header: Path, name: str) -> int | None:

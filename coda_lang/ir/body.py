@@ -383,12 +383,12 @@ class BodyChecker:
     def known_function(self, name: str, scope: Scope) -> bool:
         row = OPS.get(name)
         special = name in _SPECIAL or name in REDUCTIONS or name == "f32"
-        return special or (row is not None and row.callable) or isinstance(scope.names.get(name), FunctionEntity)
+        return special or (row is not None and row.callable) or scope.function(name) is not None
 
     def call(self, expr: s.Call, frame: Frame) -> Operands:
         name = expr.function
-        entity = frame.scope.names.get(name)
-        if isinstance(entity, FunctionEntity):
+        entity = frame.scope.function(name)
+        if entity is not None:
             return self.inline(entity, expr, frame)
         over = next((a for a in expr.arguments if a.name == "over"), None)
         if name in REDUCTIONS and (over is not None or (name == "sum")):
@@ -411,8 +411,7 @@ class BodyChecker:
 
     def _unknown_function(self, expr: s.Call, frame: Frame) -> None:
         name = expr.function
-        functions = [n for n, e in frame.scope.names.items() if isinstance(e, FunctionEntity)]
-        known = [*functions, *_SPECIAL, *REDUCTIONS, "f32", *(o.name for o in OPS.values() if o.callable)]
+        known = [*frame.scope.functions(), *_SPECIAL, *REDUCTIONS, "f32", *(o.name for o in OPS.values() if o.callable)]
         if name in DTYPES:
             self.report.add("E0103", expr.function_span, f"`{name}` is an element type", f"round with `round<{name}>(x)`")
         elif name == "tiles":

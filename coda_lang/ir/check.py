@@ -59,14 +59,12 @@ class _ModuleChecker:
     def __init__(self, file: s.File, path: Path, loader: _Loader, builtins: Scope) -> None:
         self.file, self.path, self.loader = file, path, loader
         self.report = Report()
-        self.scope = Scope()
+        self.scope = Scope(builtins=builtins)
         self.builtins = builtins
 
     def check(self) -> Module:
         functions: list[s.Function] = []
         kernels: list[s.KernelDef] = []
-        for name, entity in self.builtins.names.items():
-            self.scope.names[name] = entity
         declared: dict[str, Span] = {}
         for d in self.file.definitions:
             match d:
@@ -84,7 +82,7 @@ class _ModuleChecker:
                         self.scope.names[d.name] = FunctionEntity(d, self.scope)
                         functions.append(d)
                 case s.KernelDef():
-                    if self._declare(d.name, d.name_span, declared):
+                    if self._declare(d.name, d.name_span, declared, is_kernel=True):
                         self.scope.poisoned.add(d.name)  # until it is checked
                     kernels.append(d)
         for function in functions:
@@ -93,17 +91,16 @@ class _ModuleChecker:
             self._kernel(kernel, declared)
         if self.report.errors:
             raise CodaError(self.report.errors)
-        own = Scope({n: e for n, e in self.scope.names.items() if n not in self.builtins.names}, self.scope.places)
-        return Module(str(self.path), self.file.doc, own, tuple(self.report.warnings))
+        return Module(str(self.path), self.file.doc, self.scope, tuple(self.report.warnings))
 
-    def _declare(self, name: str, span: Span, declared: dict[str, Span]) -> bool:
+    def _declare(self, name: str, span: Span, declared: dict[str, Span], is_kernel: bool = False) -> bool:
         if name in declared:
             note = [Note("first defined here", declared[name])]
             self.report.add("E0104", span, f"`{name}` is defined twice", "choose another name", note)
             return False
         row = OPS.get(name)
-        builtin = (row is not None and row.callable) or name in REDUCTIONS or name in BUILTIN or name in DTYPES
-        if builtin or name == "pairs" or name in self.builtins.names:
+        called = (row is not None and row.callable) or name in REDUCTIONS or name in ("pairs", *self.builtins.names)
+        if name in BUILTIN or name in DTYPES or (called and not is_kernel):
             self.report.add("E0112", span, f"`{name}` is built in", "choose another name")
             self.scope.poisoned.add(name)
             return False
@@ -117,7 +114,8 @@ class _ModuleChecker:
         module = self._imported_module(d)
         for item in d.names:
             name = item.alias or item.name
-            if not self._declare(name, item.span, declared):
+            imported = module.scope.names.get(item.name) if module is not None else None
+            if not self._declare(name, item.span, declared, isinstance(imported, Kernel)):
                 continue
             if module is None:
                 self.scope.poisoned.add(name)

@@ -30,11 +30,26 @@ Entity = Constant | FunctionEntity | Kernel
 
 @dataclass(eq=False)
 class Scope:
-    """The top-level names of one file; ``poisoned`` ones have an error of their own already."""
+    """The top-level names of one file; ``poisoned`` ones have an error of their own already.
+
+    Kernels cannot be called from a body, so a kernel may have the name of a built-in function: calls look past it.
+    """
 
     names: dict[str, Entity] = field(default_factory=dict)
     places: dict[str, Span] = field(default_factory=dict)
     poisoned: set[str] = field(default_factory=set)
+    builtins: Scope | None = None
+
+    def function(self, name: str) -> FunctionEntity | None:
+        """The function that a call of `name` means."""
+        entity = self.names.get(name)
+        if isinstance(entity, FunctionEntity):
+            return entity
+        return self.builtins.function(name) if self.builtins is not None else None
+
+    def functions(self) -> list[str]:
+        own = [n for n, e in self.names.items() if isinstance(e, FunctionEntity)]
+        return own + (self.builtins.functions() if self.builtins is not None else [])
 
 
 @dataclass(frozen=True, eq=False)

@@ -57,7 +57,8 @@ class SignatureChecker:
         host = {p.name for p in d.params if p.type.dims is None}
         params = [p for p in (self._param(p, names, poisoned, host) for p in d.params) if p is not None]
         written: dict[str, Span] = {p.name: p.span for p in d.params if p.inout}
-        outputs = [o for o in (self._output(o, names, written, poisoned) for o in d.outputs) if o is not None]
+        # An output may have the name of an input: the name as a value is the input, a store means the output.
+        outputs = [o for o in (self._output(o, written, poisoned) for o in d.outputs) if o is not None]
         return Signature(
             tuple(self.axes), tuple(self.splits), tuple(self.dtypes.values()), tuple(params), tuple(outputs), poisoned
         )
@@ -268,10 +269,8 @@ class SignatureChecker:
         value = constant_value(expr, self.scope, self.report)
         return Bound(value) if value is not None else None
 
-    def _output(
-        self, o: s.OutputDef, names: dict[str, Span], written: dict[str, Span], poisoned: set[str]
-    ) -> Output | None:
-        fresh = self._name(o.name, o.name_span, names, "output")
+    def _output(self, o: s.OutputDef, written: dict[str, Span], poisoned: set[str]) -> Output | None:
+        fresh = self._name(o.name, o.name_span, written, "output")
         dtype, dims = self._dtype(o.type), self._dims(o.type)
         if not fresh:
             return None

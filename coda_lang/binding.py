@@ -1,0 +1,220 @@
+"""What a call fixes: the length of every axis and the element type of every input.
+
+Both backends bind a call here, before anything is computed or launched, so a wrong call gives the same message on each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from coda_lang.errors import ArgumentError, did_you_mean
+from coda_lang.ir.program import Kernel, Output, Param
+from coda_lang.ir.types import DTYPES, Dim, DType
+
+
+@dataclass(frozen=True)
+class Shape:
+    """An argument's shape and element type."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclass
+class Binding:
+    """``extents``: axis → length. ``opaque``: a reduce's tiles(X) → length. ``dtypes``: dtype parameter → type."""
+
+    kernel: Kernel
+    extents: dict[str, int] = field(default_factory=dict)
+    opaque: dict[Dim, int] = field(default_factory=dict)
+    dtypes: dict[str, DType] = field(default_factory=dict)
+
+    def dtype(self, target: Param | Output) -> DType:
+        return target.dtype if isinstance(target.dtype, DType) else self.dtypes[target.dtype]
+
+    def length(self, dim: Dim, tile: tuple[int, int] | None = None) -> int:
+        """The length of an extent; tiles(X) of a kernel needs the tile's shape."""
+        if dim.tiled:
+            if dim in self.opaque:
+                return self.opaque[dim]
+            assert tile is not None and self.kernel.rows is not None and self.kernel.cols is not None
+            along_rows = dim.axis == self.kernel.rows.axis
+            whole = self.length(self.kernel.rows if along_rows else self.kernel.cols)
+            return -(-whole // tile[0 if along_rows else 1])
+        return int(dim.coef * (1 if dim.axis is None else self.extents[dim.axis]))
+
+    def shape(self, target: Param | Output, tile: tuple[int, int] | None = None) -> tuple[int, ...]:
+        return tuple(self.length(d, tile) for d in target.dims)
+
+
+def bind(kernel: Kernel, shapes: Mapping[str, Shape], axes: Mapping[str, int]) -> Binding:
+    """Solve a call's axes and element types.
+
+    `shapes` holds the tensor arguments that were passed, `axes` the lengths given by name. Raises ArgumentError for a wrong
+    rank, element type or length, a length that two arguments disagree on, or one that does not divide as it must.
+    """
+    binding = Binding(kernel)
+    origin: dict[str, str] = {}
+    for name, length in axes.items():
+        if isinstance(length, bool) or not hasattr(length, "__index__") or length.__index__() < 0:
+            raise ArgumentError(f"{kernel.name}: axis `{name}` is a length, got {length!r}")
+        binding.extents[name] = length.__index__()
+        origin[name] = "the call"
+    for param in kernel.params:
+        if param.name in shapes:
+            _bind_dtype(binding, param, shapes[param.name])
+            _bind_shape(binding, origin, param, shapes[param.name])
+    _bind_splits(binding, origin)
+    _check_lengths(binding, origin, shapes)
+    return binding
+
+
+def _bind_dtype(binding: Binding, param: Param, shape: Shape) -> None:
+    kernel, got = binding.kernel, shape.dtype
+    if isinstance(param.dtype, DType):
+        if got != param.dtype.name:
+            raise ArgumentError(f"{kernel.name}: `{param.name}` must be {param.dtype}, got {got}")
+        return
+    choices = next(p.choices for p in kernel.dtypes if p.name == param.dtype)
+    bound = binding.dtypes.get(param.dtype)
+    if bound is not None and got != bound.name:
+        first = next(p.name for p in kernel.params if p.dtype == param.dtype)
+        raise ArgumentError(f"{kernel.name}: `{param.name}` must be {bound} like `{first}`, got {got}")
+    if got not in {c.name for c in choices}:
+        raise ArgumentError(f"{kernel.name}: `{param.name}` must be {' or '.join(map(str, choices))}, got {got}")
+    binding.dtypes[param.dtype] = DTYPES[got]
+
+
+def _bind_shape(binding: Binding, origin: dict[str, str], param: Param, shape: Shape) -> None:
+    kernel = binding.kernel
+    wanted = f"[{', '.join(map(str, param.dims))}]"
+    if len(shape.shape) != len(param.dims):
+        got = f"{len(shape.shape)} ({_show(shape.shape)})"
+        text = f"`{param.name}` is {wanted} and must have {len(param.dims)} dimensions, got {got}"
+        raise ArgumentError(f"{kernel.name}: {text}")
+    for i, (dim, length) in enumerate(zip(param.dims, shape.shape, strict=True)):
+        place = f"dimension {i} of `{param.name}`"
+        if dim.tiled:
+            binding.opaque[dim] = length
+            continue
+        if dim.axis is None:
+            if length != dim.coef:
+                raise ArgumentError(f"{kernel.name}: {place} must be {dim}, got {length} (shape {_show(shape.shape)})")
+            continue
+        axis = Fraction(length) / dim.coef
+        if axis.denominator != 1:
+            rule = f"{place} is {dim} and must be a multiple of {dim.coef.numerator}, got {length}"
+            raise ArgumentError(f"{kernel.name}: {rule} (shape {_show(shape.shape)})")
+        known = binding.extents.get(dim.axis)
+        if known is not None and known != axis:
+            expected = dim.coef * known
+            shown = f"{expected}" if expected.denominator == 1 else f"{known}·{dim.coef}"
+            reason = f"{dim.axis} is {known} by {origin[dim.axis]}"
+            text = f"{place} is {dim} and must be {shown}, got {length}: {reason} (shape {_show(shape.shape)})"
+            raise ArgumentError(f"{kernel.name}: {text}")
+        binding.extents.setdefault(dim.axis, int(axis))
+        origin.setdefault(dim.axis, f"`{param.name}`")
+
+
+def _bind_splits(binding: Binding, origin: dict[str, str]) -> None:
+    """N = H * D: any two fix the third."""
+    for split in binding.kernel.splits:
+        whole = binding.extents.get(split.axis)
+        lengths: list[int | None] = [
+            int(d.coef) if d.axis is None else binding.extents.get(d.axis) for d in (split.outer, split.inner)
+        ]
+        outer, inner = lengths
+        form = f"{split.axis} = {split.outer} * {split.inner}"
+        if whole is None and outer is not None and inner is not None:
+            binding.extents[split.axis] = outer * inner
+            origin[split.axis] = form
+        elif whole is not None and (outer is None) != (inner is None):
+            known = outer if outer is not None else inner
+            missing, name = (split.inner, split.outer) if inner is None else (split.outer, split.inner)
+            assert known is not None and missing.axis is not None
+            if known == 0 or whole % known:
+                text = f"{split.axis} must be a multiple of {name} = {known}, got {whole}"
+                raise ArgumentError(f"{binding.kernel.name}: {text} ({form})")
+            binding.extents[missing.axis] = whole // known
+            origin[missing.axis] = form
+        elif whole is not None and outer is not None and inner is not None and outer * inner != whole:
+            text = f"{form} does not hold: {whole} is not {outer} * {inner}"
+            raise ArgumentError(f"{binding.kernel.name}: {text}")
+
+
+def _check_lengths(binding: Binding, origin: dict[str, str], shapes: Mapping[str, Shape]) -> None:
+    kernel = binding.kernel
+    for dim, what in _extents_used(kernel, shapes):
+        if dim.axis is None or dim.tiled:
+            continue
+        length = binding.extents.get(dim.axis)
+        if length is None:
+            split = next((s for s in kernel.splits if dim.axis in (s.axis, s.outer.axis, s.inner.axis)), None)
+            hint = f" ({split.axis} = {split.outer} * {split.inner})" if split is not None else ""
+            text = f"no argument's shape fixes axis {dim.axis}{hint}: pass it by name, `{dim.axis}=…`"
+            raise ArgumentError(f"{kernel.name}: {text}")
+        part = dim.coef * length
+        if part.denominator != 1:
+            divisor = dim.coef.denominator
+            rule = "even" if divisor == 2 else f"a multiple of {divisor}"
+            near = length - length % divisor
+            text = f"{dim.axis} must be {rule}, got {length} ({what} has extent {dim})"
+            raise ArgumentError(f"{kernel.name}: {text}; the nearest legal values are {near} and {near + divisor}")
+
+
+def _extents_used(kernel: Kernel, shapes: Mapping[str, Shape]) -> Iterator[tuple[Dim, str]]:
+    for param in kernel.params:
+        if param.name in shapes:
+            yield from ((d, f"`{param.name}`") for d in param.dims)
+    for output in kernel.outputs:
+        yield from ((d, f"output `{output.name}`") for d in output.dims)
+    for value in kernel.values:
+        if value.op == "axis":
+            yield from ((d, "the body") for d in (value.attr,) if isinstance(d, Dim))
+        elif value.op != "load":
+            what = f"line {value.span.line}" if value.span.end else "the body"
+            yield from ((d, what) for d in value.type.dims)
+
+
+def check_names(kernel: Kernel, given: Mapping[str, object]) -> None:
+    """Every argument is an input or an axis, and no input is missing. Raises ArgumentError."""
+    names = {p.name for p in kernel.params}
+    for name in given:
+        if name not in names and name not in kernel.axes:
+            help = did_you_mean(name, [*names, *kernel.axes])
+            known = help or f"its inputs are {', '.join(p.name for p in kernel.params)}"
+            raise ArgumentError(f"{kernel.name}: no argument `{name}`: {known}")
+    missing = [p for p in kernel.params if p.name not in given and p.default is None]
+    if missing:
+        names_ = ", ".join(f"`{p.name}: {show_param(p)}`" for p in missing)
+        raise ArgumentError(f"{kernel.name}: missing argument{'s' if len(missing) > 1 else ''} {names_}")
+
+
+def asked_outputs(kernel: Kernel, outputs: object) -> frozenset[str]:
+    """The outputs of a call: those named, or all but the optional ones. Raises ArgumentError."""
+    if outputs is None:
+        return frozenset(o.name for o in kernel.outputs if not o.optional)
+    if isinstance(outputs, str) or not hasattr(outputs, "__iter__"):
+        raise ArgumentError(f'{kernel.name}: `outputs` is a list of names, as in outputs=["{kernel.outputs[0].name}"]')
+    names = list(outputs)
+    known = [o.name for o in kernel.outputs]
+    for name in names:
+        if name not in known:
+            help = did_you_mean(str(name), known) or f"its outputs are {', '.join(known)}"
+            raise ArgumentError(f"{kernel.name}: no output `{name}`: {help}")
+    return frozenset(names)
+
+
+def show_param(param: Param | Output) -> str:
+    if isinstance(param, Param) and param.host:
+        return str(param.dtype)
+    return f"{param.dtype}[{', '.join(map(str, param.dims))}]"
+
+
+def _show(shape: tuple[int, ...]) -> str:
+    return "(" + ", ".join(map(str, shape)) + ("," if len(shape) == 1 else "") + ")"
+
+
+Length = Callable[[Dim], int]
