@@ -183,7 +183,8 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
     if name in ("bf16", "f8e4m3", "f8e5m2"):
         import ml_dtypes
 
-        return np.dtype(getattr(ml_dtypes, theirs))
+        found: np.dtype[Any] = np.dtype(getattr(ml_dtypes, theirs))
+        return found
     return np.dtype(theirs)
 
 
@@ -375,7 +376,7 @@ class _Torch:
 class _Cupy:
     def __init__(self) -> None:
         try:
-            import cupy
+            import cupy  # type: ignore[import-untyped,unused-ignore]
         except ImportError as error:
             raise BackendError("CuPy is not installed", "pip install 'coda-lang[gpu]' (cupy-cuda13x)") from error
         self._cupy = cupy

@@ -109,7 +109,7 @@ class Cache:
     def show(self) -> list[Entry]:
         """All sound entries, newest first."""
         found = []
-        for path in self._files(_SUFFIX):
+        for path in self._files():
             key = path.name[: -len(_SUFFIX)]
             try:
                 stat, decoded = path.stat(), _decode(key, path.read_bytes())
@@ -123,7 +123,7 @@ class Cache:
         """Removes what this module wrote, and nothing else; how many kernels that were, and all bytes freed."""
         kernels = freed = 0
         others = [p for folder in (self.memo, self.failed) if folder.is_dir() for p in folder.iterdir() if p.is_file()]
-        for path in (*self._files(""), *others):
+        for path in (*self._files(unfinished=True), *others):
             with contextlib.suppress(OSError):
                 size = path.stat().st_size
                 path.unlink()
@@ -131,15 +131,11 @@ class Cache:
                 kernels += path.name.endswith(_SUFFIX)
         return kernels, freed
 
-    def _files(self, suffix: str) -> Iterator[Path]:
-        """Entries (and, with an empty suffix, unfinished ones too)."""
-        if not self._kernels.is_dir():
-            return
-        for folder in sorted(self._kernels.iterdir()):
+    def _files(self, *, unfinished: bool = False) -> Iterator[Path]:
+        """The entries, or those and what killed writers left."""
+        for folder in sorted(self._kernels.iterdir()) if self._kernels.is_dir() else ():
             for path in sorted(folder.iterdir()) if folder.is_dir() else ():
-                if path.name.endswith(suffix) and path.name.endswith(_SUFFIX) or (
-                    not suffix and path.name.startswith(TEMPORARY)
-                ):
+                if path.name.endswith(_SUFFIX) or (unfinished and path.name.startswith(TEMPORARY)):
                     yield path
 
 

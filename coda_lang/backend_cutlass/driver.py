@@ -44,7 +44,13 @@ class Driver:
         self.raw = library
         self.check(library.cuInit(0), "cuInit")
         self._launch = library.cuLaunchKernel
-        self._launch.argtypes = (ctypes.c_void_p, *[ctypes.c_uint] * 7, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
+        self._launch.argtypes = (
+            ctypes.c_void_p,
+            *[ctypes.c_uint] * 7,
+            ctypes.c_void_p,
+            ctypes.c_void_p,
+            ctypes.c_void_p,
+        )
 
     def check(self, status: int, what: str) -> None:
         if not status:
@@ -111,9 +117,11 @@ class Driver:
         self.check(status, "cuStreamIsCapturing")
         return bool(value.value)
 
-    def launch(self, function: int, grid: tuple[int, int, int], threads: int, shared: int, stream: int, block: Any) -> None:
-        """Launches with one by-value argument. `block` is a ctypes array of one pointer to it."""
-        status = self._launch(function, *grid, threads, 1, 1, shared, stream, block, None)
+    def launch(
+        self, function: int, grid: tuple[int, int, int], threads: int, shared: int, stream: int, arguments: int
+    ) -> None:
+        """Launches on the current context; `arguments` is the address of an array of pointers to the arguments."""
+        status = self._launch(function, *grid, threads, 1, 1, shared, stream, arguments, None)
         if status:
             self.check(status, "launching the kernel")
 

@@ -72,8 +72,8 @@ class Plan:
         """What makes this call slower than need be: one sentence for each array that is copied."""
         return tuple(map(str, self.copies))
 
-    def __call__(self, stream: int | None = None) -> None:
-        """Launches on `stream` (a handle), or on the current one.
+    def __call__(self) -> None:
+        """Copies what has to be, and launches.
 
         Raises:
             BackendError: the driver refused.
@@ -81,8 +81,7 @@ class Plan:
         if self._empty:
             return
         cuda, ordinal = self._cuda, self._loaded.device.ordinal
-        if stream is None:
-            stream = self._library.stream(ordinal)
+        stream = self._library.stream(ordinal)
         for copy in self.copies:
             copy.bring()
         foreign = cuda.current_context() != self._context
@@ -110,16 +109,17 @@ class Plan:
         Raises:
             ArgumentError: an unknown name, an array that differs, or one that would need a copy.
         """
-        for name, array in tensors.items():
+        views = {name: arrays.view(array, name) for name, array in tensors.items()}
+        for name, new in views.items():
             old = self.views.get(name)
             if old is None:
                 raise ArgumentError(f"the plan has no array `{name}`; it has {', '.join(self.views)}")
-            new = arrays.view(array, name)
             if _form(new) != _form(old) or new.device != old.device:
                 raise ArgumentError(f"{name}: the plan was made for {_show(old)}, got {_show(new)}")
             if self._fitting[name] is not old or _aligned(new) != _aligned(old):
                 raise ArgumentError(f"{name}: its address is aligned otherwise than the plan's; make a new plan")
-            self.views[name] = self._fitting[name] = new
+        self.views.update(views)
+        self._fitting.update(views)
         self._addresses.write(self._block, self._fitting, self._cuda)
 
 
@@ -213,8 +213,7 @@ class Launchable:
             ordinal,
             tuple(_form(v) for v in fitting.values()),
             tuple(map(length, self._extents)),
-            tuple(scalars.values()),
-            tuple(map(str, scalars.values())),  # 0.0 and -0.0 are equal, but not the same
+            tuple(map(repr, scalars.values())),  # as text: 0.0 and -0.0 are equal, but not the same
             tuple(fitting),
             tuple(scalars),
         )

@@ -102,7 +102,8 @@ def _nvrtc(roots: list[Path]) -> tuple[Path, Path]:
     others = [p for f in (*folders, *_other_nvrtc_folders()) for p in sorted(f.glob("libnvrtc.so.[0-9]*"))]
     if others:
         raise BackendError(
-            f"NVRTC {CUDA_MAJOR} is needed; found only {others[0]}", f"{INSTALL} brings nvidia-cuda-nvrtc {CUDA_MAJOR}.x"
+            f"NVRTC {CUDA_MAJOR} is needed; found only {others[0]}",
+            f"{INSTALL} brings nvidia-cuda-nvrtc {CUDA_MAJOR}.x",
         )
     raise BackendError(
         f"NVRTC (libnvrtc.so.{CUDA_MAJOR}) was not found",
