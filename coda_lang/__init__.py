@@ -5,8 +5,7 @@ The programs are those of the CODA paper (arXiv 2605.19269): one GEMM, and an ep
 
 from coda_lang.api import Module, Program, Result, load, loads
 from coda_lang.errors import ArgumentError, BackendError, CodaError, Diagnostic
-
-__version__ = "0.1.0"
+from coda_lang.version import VERSION as __version__
 
 __all__ = [
     "ArgumentError",
@@ -16,6 +15,7 @@ __all__ = [
     "Module",
     "Program",
     "Result",
+    "__version__",
     "load",
     "loads",
 ]
