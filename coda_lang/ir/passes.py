@@ -84,7 +84,7 @@ def _exact(attr: Attr) -> object:
 
 
 def fold_constants(kernel: Kernel) -> Kernel:
-    """Maps of constants become constants; x·1, x/1 and x − (+0) become x, for they equal it to the bit."""
+    """Maps of constants become constants; x·1, x/1, x − (+0) and a decided `select` become what they equal to the bit."""
     values: list[Value] = []
     for value in kernel.values:
         args = [values[a] for a in value.args]
@@ -104,7 +104,9 @@ def fold_constants(kernel: Kernel) -> Kernel:
 
 
 def _identity(value: Value, values: list[Value]) -> int | None:
-    """The argument that an arithmetic value equals to the bit whatever it holds (any NaN equals any NaN)."""
+    """The argument that a value equals to the bit whatever it holds (any NaN equals any NaN)."""
+    if value.op == "select" and values[value.args[0]].op == "const":
+        return value.args[1 if values[value.args[0]].attr else 2]
     if value.op not in ("add", "sub", "mul", "div") or len(value.args) != 2:
         return None
     left, right = value.args
