@@ -1,0 +1,90 @@
+"""The rule of TMA's addressing, and the arguments of descriptors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from coda_lang.backend_cutlass.abi import TensorMap
+from coda_lang.backend_cutlass.arrays import ArrayView
+from coda_lang.backend_cutlass.tensormap import encoding, misfit
+
+
+def lying(shape: tuple[int, int], strides: tuple[int, int], dtype: str = "bf16", pointer: int = 4096) -> ArrayView:
+    return ArrayView(pointer, shape, strides, dtype, 0, None, "cupy")
+
+
+def test_an_operand_tile_of_128_by_64() -> None:
+    e = encoding(lying((300, 200), (200, 1)), TensorMap("a", (64, 128), 128))
+    assert (e.data_type, e.dims, e.strides, e.box, e.swizzle) == (9, (200, 300), (400,), (64, 128), 3)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "kind"), [("f32", 7), ("f16", 6), ("bf16", 9), ("f8e4m3", 0), ("f8e5m2", 0), ("i32", 3), ("i64", 5)]
+)
+def test_element_types(dtype: str, kind: int) -> None:
+    assert encoding(lying((8, 32), (32, 1), dtype), TensorMap("a", (16, 8), 0)).data_type == kind
+
+
+def test_rows_farther_apart_than_they_are_long() -> None:
+    assert encoding(lying((4, 40), (64, 1)), TensorMap("a", (8, 4), 0)).strides == (128,)
+
+
+def test_64_bit_strides() -> None:
+    assert encoding(lying((4, 8), (2**31, 1)), TensorMap("a", (8, 4), 0)).strides == (2**32,)
+
+
+@pytest.mark.parametrize(
+    ("view", "reason"),
+    [
+        (lying((4, 521), (521, 1)), "1042 bytes apart, no multiple of 16 bytes (nearest larger: 528 elements)"),
+        (lying((4, 64), (64, 1), pointer=4098), "2 bytes past a multiple of 16"),
+        (lying((4, 64), (128, 2)), "2 apart, not adjacent"),
+        (lying((4, 64), (1, 4)), "4 apart, not adjacent"),
+        (lying((4, 64), (0, 1)), "rows are 0 bytes apart"),
+        (lying((4, 64), (-64, 1)), "rows are -128 bytes apart"),
+        (lying((2, 8), (2**39, 1)), "outside 1 … 2^40"),
+        (lying((1, 2**32 + 1), (1, 1)), "above 2^32"),
+    ],
+)
+def test_what_does_not_fit(view: ArrayView, reason: str) -> None:
+    found = misfit(view)
+    assert found is not None and reason in found
+    with pytest.raises(ValueError, match="x: "):
+        encoding(view, TensorMap("x", (8, 4), 0))
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        lying((1, 521), (3, 1)),  # one row: its distance to the next does not matter
+        lying((64, 1), (8, 77)),  # one column: its stride does not matter
+        lying((0, 521), (521, 1)),
+        lying((5, 0), (0, 1), pointer=0),
+    ],
+)
+def test_strides_of_extents_of_one_do_not_count(view: ArrayView) -> None:
+    assert misfit(view) is None
+
+
+def test_one_row_gets_a_legal_stride() -> None:
+    assert encoding(lying((1, 521), (3, 1)), TensorMap("a", (64, 128), 128)).strides == (1056,)
+
+
+@pytest.mark.parametrize("source", [TensorMap("a", (64, 257), 0), TensorMap("a", (4, 8), 0), TensorMap("a", (64, 8), 64)])
+def test_a_wrong_box_is_the_emitters_fault(source: TensorMap) -> None:
+    with pytest.raises(ValueError, match="box"):
+        encoding(lying((300, 200), (200, 1)), source)
+
+
+def test_the_driver_gets_them(machine: Any, cuda: Any) -> None:
+    import ctypes
+
+    memory = (ctypes.c_uint64 * 40)()
+    out = ctypes.addressof(memory) + -ctypes.addressof(memory) % 64
+    e = encoding(lying((300, 200), (200, 1)), TensorMap("a", (64, 128), 128))
+    machine[0].encode_tiled(out, e.data_type, 4096, e.dims, e.strides, e.box, e.swizzle)
+    words = list((ctypes.c_uint64 * 11).from_address(out))
+    # address, type, dims, stride, box, then: no interleave, 128 B swizzle, 128 B of L2 promotion, zero fill
+    assert words == [4096, 9, 200, 300, 400, 64, 128, 0, 3, 2, 0]
