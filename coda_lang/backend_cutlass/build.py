@@ -128,7 +128,7 @@ def _failed(emitted: Emitted, log: str, origin: Source | None, store: Cache, key
     if len(errors) > SHOWN_ERRORS:
         lines.append(f"  … and {len(errors) - SHOWN_ERRORS} more")
     if not errors:
-        lines += [f"  {line}" for line in log.strip().splitlines()[:SHOWN_ERRORS]]
+        lines += [f"  {line}" for line in log.strip().splitlines()[-SHOWN_ERRORS:]]
     kept = store.failed / f"{emitted.entry}-{key[:16]}.cu"
     try:
         write_atomically(kept, emitted.source.encode())
@@ -155,7 +155,7 @@ def parse_errors(log: str) -> list[tuple[str, int | None]]:
             where = "" if inside else f" ({match['file'].rsplit('/', 1)[-1]}:{match['line']})"
             found.append((match["text"] + where, int(match["line"]) if inside else None))
             open_error = True
-        elif line.startswith("ptxas") and re.search(r"\b(error|fatal)\s*:", line):
+        elif re.match(r"\s*ptxas\b.*\b(error|fatal)\s*:", line):
             found.append((line.strip(), None))
             open_error = False
         elif open_error and found[-1][1] is None:

@@ -117,7 +117,7 @@ def _rebuild(cubin: bytes, found: list[Section], changed: dict[int, bytes]) -> b
     if header[10]:
         header[5] = len(out)
         for i in range(header[10]):
-            segment = list(_SEGMENT.unpack_from(cubin, segments + i * _SEGMENT.size))
+            segment = list(_SEGMENT.unpack(_slice(cubin, segments + i * _SEGMENT.size, _SEGMENT.size)))
             if segment[2] == segments:  # the segment table itself
                 segment[2] = header[5]
             elif segment[2] in moved:
