@@ -14,7 +14,6 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
-from scipy import special
 
 Array = NDArray[Any]
 
@@ -152,10 +151,14 @@ def _round_once(x: Array, target: np.dtype[Any]) -> Array:
 
 
 def erfc(x: Array) -> Array:
+    from scipy import special  # not at the top: it takes as long to import as all the rest of the package
+
     return np.asarray(special.erfc(x))
 
 
 def erf(x: Array) -> Array:
+    from scipy import special
+
     return np.asarray(special.erf(x))
 
 
