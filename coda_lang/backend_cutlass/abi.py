@@ -141,5 +141,3 @@ def layout(fields: list[tuple[str, CType, Source]]) -> tuple[tuple[Field, ...], 
         placed.append(Field(name, ctype, at, source))
         at += ctype_bytes(ctype)
     return tuple(placed), max(64, -(-at // 64) * 64)
-
-

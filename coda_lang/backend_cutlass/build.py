@@ -70,11 +70,11 @@ def compile_kernel(
     includes = [f"-I{folder}" for folder in tools.includes]
     try:
         raw, log = compiler.compile(emitted.source, (f"--gpu-architecture={arch}", *OPTIONS, *includes))
-    except nvrtc.CompileFailed as failure:
+    except nvrtc.CompileError as failure:
         raise _failed(emitted, failure.log, origin, store, key) from None
     try:
         image = elf.shorten_names(raw)
-    except elf.BadElf:
+    except elf.BadElfError:
         image = raw  # a layout of a newer compiler: larger, and as right
     made = report.read(
         image,

@@ -27,7 +27,7 @@ _STALE_SECONDS = 3600.0  # a temporary file older than this has lost its writer
 
 
 def default_root() -> Path:
-    """CODA_CACHE_DIR, else ``coda-lang`` in XDG_CACHE_HOME (if absolute, as the XDG rules say), else in ``~/.cache``."""
+    """CODA_CACHE_DIR, else ``coda-lang`` in XDG_CACHE_HOME (where relative paths do not count) or in ``~/.cache``."""
     own = os.environ.get("CODA_CACHE_DIR")
     if own:
         return Path(own).expanduser()

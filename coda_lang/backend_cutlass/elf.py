@@ -18,7 +18,7 @@ _ALIGNMENT = 128  # the largest of any section: that of code
 HGMMA, QGMMA = 0x9F0, 0x9F3
 
 
-class BadElf(ValueError):
+class BadElfError(ValueError):
     """Not a 64-bit little-endian ELF file, or cut off."""
 
 
@@ -37,12 +37,12 @@ def sections(cubin: bytes) -> list[Section]:
     """All sections in the order of the section table.
 
     Raises:
-        BadElf: the file is damaged.
+        BadElfError: the file is damaged.
     """
     try:
         header = _HEADER.unpack_from(cubin)
         if header[0][:6] != b"\x7fELF\x02\x01":
-            raise BadElf("not a 64-bit little-endian ELF file")
+            raise BadElfError("not a 64-bit little-endian ELF file")
         table, count, names = header[6], header[12], header[13]
         raw = [_SECTION.unpack_from(cubin, table + i * _SECTION.size) for i in range(count)]
         strings = _slice(cubin, raw[names][4], raw[names][5])
@@ -50,7 +50,7 @@ def sections(cubin: bytes) -> list[Section]:
             Section(_string(strings, f[0]), f, b"" if f[1] in (0, _NOBITS) else _slice(cubin, f[4], f[5])) for f in raw
         ]
     except (struct.error, IndexError) as error:
-        raise BadElf(str(error)) from error
+        raise BadElfError(str(error)) from error
 
 
 def instructions(cubin: bytes, entry: str) -> Iterator[int]:
@@ -74,15 +74,15 @@ def shorten_names(cubin: bytes) -> bytes:
     keep their order, contents and alignment.
 
     Raises:
-        BadElf: the file is damaged, or laid out in a way that this function does not know.
+        BadElfError: the file is damaged, or laid out in a way that this function does not know.
     """
     found = sections(cubin)
     tables = [i for i, s in enumerate(found) if s.kind == _SYMTAB]
     if len(tables) != 1:
-        raise BadElf(f"{len(tables)} symbol tables")
+        raise BadElfError(f"{len(tables)} symbol tables")
     strings = found[tables[0]].fields[6]
     if strings == _HEADER.unpack_from(cubin)[13]:
-        raise BadElf("symbols and sections share their names")
+        raise BadElfError("symbols and sections share their names")
     names, pool, symbols = found[strings].data, bytearray(b"\0"), bytearray()
     for number, symbol in enumerate(_SYMBOL.iter_unpack(found[tables[0]].data)):
         name = _string(names, symbol[0])
@@ -123,22 +123,22 @@ def _rebuild(cubin: bytes, found: list[Section], changed: dict[int, bytes]) -> b
             elif segment[2] in moved:
                 segment[2] = moved[segment[2]]
             elif segment[5]:
-                raise BadElf("a segment that starts in no section")
+                raise BadElfError("a segment that starts in no section")
             out += _SEGMENT.pack(*segment)
     if table == 0:
-        raise BadElf("no section table")
+        raise BadElfError("no section table")
     out[: _HEADER.size] = _HEADER.pack(*header)
     return bytes(out)
 
 
 def _slice(data: bytes, offset: int, size: int) -> bytes:
     if offset + size > len(data):
-        raise BadElf("cut off")
+        raise BadElfError("cut off")
     return data[offset : offset + size]
 
 
 def _string(strings: bytes, offset: int) -> str:
     end = strings.find(b"\0", offset)
     if end < 0:
-        raise BadElf("a name without an end")
+        raise BadElfError("a name without an end")
     return strings[offset:end].decode(errors="replace")

@@ -7,6 +7,7 @@ inode) of every file in it: any write changes a file's ctime, which no tool sets
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -46,10 +47,8 @@ def content_digest(roots: Iterable[Path], memo: Path | None = None) -> str:
     digest = _read(roots, stats)
     newest = max((max(s[2], s[3]) for group in stats for s in group), default=0)
     if time.time_ns() - newest > SETTLED_SECONDS * 1e9 and [list(_stats(r)) for r in roots] == stats:
-        try:
+        with contextlib.suppress(OSError):  # a read-only cache: slower, not wrong
             write_atomically(entry, json.dumps({"signature": signature, "digest": digest}).encode())
-        except OSError:
-            pass  # a read-only cache: slower, not wrong
     return digest
 
 

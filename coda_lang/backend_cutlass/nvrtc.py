@@ -17,7 +17,7 @@ _COMPILATION = 6  # NVRTC_ERROR_COMPILATION
 _INVALID_OPTION = 5  # NVRTC_ERROR_INVALID_OPTION
 
 
-class CompileFailed(Exception):
+class CompileError(Exception):
     """The unit has errors; `log` is NVRTC's own text."""
 
     def __init__(self, log: str) -> None:
@@ -44,7 +44,7 @@ class Nvrtc:
         """The cubin of a unit, and the log (warnings and ptxas's report).
 
         Raises:
-            CompileFailed: the unit has errors.
+            CompileError: the unit has errors.
             BackendError: NVRTC itself failed, or refused an option.
         """
         lib = self._library
@@ -58,7 +58,7 @@ class Nvrtc:
             log = self._fetch(program, lib.nvrtcGetProgramLogSize, lib.nvrtcGetProgramLog)
             text = log.rstrip(b"\0").decode(errors="replace")
             if status in (_COMPILATION, _INVALID_OPTION):
-                raise CompileFailed(text)
+                raise CompileError(text)
             self._check(status)
             return self._fetch(program, lib.nvrtcGetCUBINSize, lib.nvrtcGetCUBIN), text
         finally:

@@ -90,7 +90,8 @@ class _Worker:
         self.dead = False
 
     def compile(self, emitted: Emitted, arch: str, origin: Source | None, root: Path) -> Outcome:
-        assert self._process.stdin is not None and self._process.stdout is not None
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
         try:
             _send(self._process.stdin, (emitted, arch, origin, root))
             outcome = pickle.load(self._process.stdout)
@@ -106,7 +107,8 @@ class _Worker:
         return BackendError(*outcome)
 
     def close(self) -> None:
-        assert self._process.stdin is not None and self._process.stdout is not None
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
         self._process.stdin.close()
         self._process.wait()
         self._process.stdout.close()

@@ -63,7 +63,7 @@ def read(cubin: bytes, entry: str, log: str, *, arch: str, nvrtc: str, shared_by
     """The report of a fresh compile with ``--ptxas-options=-v``; `shared_bytes` is the launch's dynamic memory.
 
     Raises:
-        elf.BadElf: the cubin is damaged.
+        elf.BadElfError: the cubin is damaged.
     """
     ours = _function(log, entry)
     return Report(

@@ -1,5 +1,7 @@
 """A CUDA driver and an array library made of host memory, so that everything up to the launch runs without a GPU."""
 
+# ruff: noqa: N802 (the names of the driver's functions)
+
 from __future__ import annotations
 
 import ctypes
@@ -11,10 +13,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from coda_lang.arrays import ArrayView, packed_strides
 
-from coda_lang.backend_cutlass import arrays, toolchain
+from coda_lang import arrays
+from coda_lang.backend_cutlass import toolchain
 from coda_lang.backend_cutlass.abi import CType, Emitted, Source, layout
-from coda_lang.backend_cutlass.arrays import ArrayView, packed_strides
 from coda_lang.backend_cutlass.build import Cubin
 from coda_lang.backend_cutlass.cache import Cache
 from coda_lang.backend_cutlass.device import Device
@@ -186,7 +189,11 @@ def fake_library(monkeypatch: pytest.MonkeyPatch) -> FakeLibrary:
     """Stands for CuPy in `arrays`; FakeArrays are then arrays on a GPU."""
     made, plain = FakeLibrary(), arrays.view
     monkeypatch.setitem(arrays._LIBRARIES, "cupy", made)
-    monkeypatch.setattr(arrays, "view", lambda a, name="array": a.view() if isinstance(a, FakeArray) else plain(a, name))
+
+    def view(array: Any, name: str = "array") -> ArrayView:
+        return array.view() if isinstance(array, FakeArray) else plain(array, name)
+
+    monkeypatch.setattr(arrays, "view", view)
     return made
 
 

@@ -87,7 +87,8 @@ def test_the_block_as_a_c_compiler_sees_it(gemm: Launchable, cuda: Any, on_gpu: 
     given = arguments(on_gpu)
     gemm(given, SCALARS, lengths(M=300, N=512, K=200), written=["d"])
     (done,) = cuda.launches
-    assert len(done.block) == 448 and ctypes.sizeof(Block) <= 448
+    assert len(done.block) == 448
+    assert ctypes.sizeof(Block) <= 448
     block = Block.from_buffer_copy(done.block[: ctypes.sizeof(Block)])
     assert (block.alpha, block.count, block.big) == (0.5, -3, 2**40)
     assert (block.m, block.half, block.pitch) == (300, 512, 515)
@@ -105,7 +106,9 @@ def test_the_launch_shape(gemm: Launchable, cuda: Any, on_gpu: Any) -> None:
     assert cuda.shared == {10_000: 200_000}
 
 
-def test_the_current_context_comes_back_and_the_kernel_runs_in_its_own(gemm: Launchable, cuda: Any, on_gpu: Any) -> None:
+def test_the_current_context_comes_back_and_the_kernel_runs_in_its_own(
+    gemm: Launchable, cuda: Any, on_gpu: Any
+) -> None:
     both = lengths(M=300, N=512)
     for ordinal in (1, 0, 1):
         gemm({n: x.__class__(x.data, ordinal) for n, x in arguments(on_gpu).items()}, SCALARS, both)
@@ -133,7 +136,8 @@ def test_an_empty_output_launches_nothing(gemm: Launchable, cuda: Any, on_gpu: A
 def test_an_empty_contraction_launches_with_a_zero_descriptor(gemm: Launchable, cuda: Any, on_gpu: Any) -> None:
     gemm(arguments(on_gpu, k=0), SCALARS, lengths(M=300, N=512))
     block = Block.from_buffer_copy(cuda.launches[0].block[: ctypes.sizeof(Block)])
-    assert set(block.a) == {0} and block.d[0]
+    assert set(block.a) == {0}
+    assert block.d[0]
 
 
 def test_a_second_call_reuses_the_descriptors(gemm: Launchable, cuda: Any, on_gpu: Any) -> None:
@@ -144,8 +148,10 @@ def test_a_second_call_reuses_the_descriptors(gemm: Launchable, cuda: Any, on_gp
     assert cuda.encodes == 2, "one for each of the two descriptors, at the first call"
     blocks = [Block.from_buffer_copy(x.block[: ctypes.sizeof(Block)]) for x in cuda.launches]
     for block, given in zip(blocks, (first, second), strict=True):
-        assert block.a[0] == given["a"].view().pointer and block.d[0] == given["d"].view().pointer
-        assert block.bias == given["bias"].view().pointer and block.e == given["e"].view().pointer
+        assert block.a[0] == given["a"].view().pointer
+        assert block.d[0] == given["d"].view().pointer
+        assert block.bias == given["bias"].view().pointer
+        assert block.e == given["e"].view().pointer
 
 
 @pytest.mark.parametrize("change", [{"alpha": -0.0}, {"alpha": 0.25}, {"count": 7}, {"big": -1}])
@@ -157,7 +163,8 @@ def test_scalars_are_not_taken_from_an_earlier_call(gemm: Launchable, cuda: Any,
     block = Block.from_buffer_copy(cuda.launches[1].block[: ctypes.sizeof(Block)])
     ((name, value),) = change.items()
     got = getattr(block, name)
-    assert got == value and math.copysign(1, got) == math.copysign(1, value)
+    assert got == value
+    assert math.copysign(1, got) == math.copysign(1, value)
 
 
 def test_extents_are_not_taken_from_an_earlier_call(gemm: Launchable, cuda: Any, on_gpu: Any) -> None:
@@ -209,10 +216,13 @@ def test_an_operand_that_tma_cannot_address_is_copied(
     plan = gemm.plan(arguments(on_gpu, a=a), SCALARS, lengths(M=300, N=512), written=["d"])
     plan()
     ((target, source),) = fake_library.copies
-    assert source is a and np.array_equal(target.data, a.data)
-    assert target.data.strides[0] % 16 == 0 and target.data.ctypes.data % 16 == 0
+    assert source is a
+    assert np.array_equal(target.data, a.data)
+    assert target.data.strides[0] % 16 == 0
+    assert target.data.ctypes.data % 16 == 0
     assert Block.from_buffer_copy(cuda.launches[0].block[: ctypes.sizeof(Block)]).a[0] == target.data.ctypes.data
-    assert len(plan.notes) == 1 and plan.notes[0].startswith("`a` is copied: ")
+    assert len(plan.notes) == 1
+    assert plan.notes[0].startswith("`a` is copied: ")
 
 
 def test_a_transposed_operand_is_copied(gemm: Launchable, on_gpu: Any, fake_library: Any) -> None:
@@ -221,10 +231,13 @@ def test_a_transposed_operand_is_copied(gemm: Launchable, on_gpu: Any, fake_libr
     given = arguments(on_gpu) | {"a": a.__class__(a.data.T, 0)}
     gemm(given, SCALARS, lengths(M=300, N=512))
     ((target, _),) = fake_library.copies
-    assert np.array_equal(target.data, a.data.T) and target.data.strides == (400, 2)
+    assert np.array_equal(target.data, a.data.T)
+    assert target.data.strides == (400, 2)
 
 
-def test_an_output_that_does_not_fit_is_copied_back(gemm: Launchable, cuda: Any, on_gpu: Any, fake_library: Any) -> None:
+def test_an_output_that_does_not_fit_is_copied_back(
+    gemm: Launchable, cuda: Any, on_gpu: Any, fake_library: Any
+) -> None:
     d = on_gpu((300, 512), "bf16", offset=2)
     gemm(arguments(on_gpu, d=d), SCALARS, lengths(M=300, N=512), written=["d"])
     ((target, source),) = fake_library.copies
@@ -301,7 +314,8 @@ def test_the_first_call_inside_a_capture(gemm: Launchable, cuda: Any, on_gpu: An
     cuda.capturing = True
     with pytest.raises(BackendError, match="capture") as caught:
         gemm(arguments(on_gpu), SCALARS, lengths(M=300, N=512))
-    assert "before the capture" in (caught.value.help or "") and not cuda.loads
+    assert "before the capture" in (caught.value.help or "")
+    assert not cuda.loads
     cuda.capturing = False
     gemm(arguments(on_gpu), SCALARS, lengths(M=300, N=512))
     cuda.capturing = True

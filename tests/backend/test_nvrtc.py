@@ -6,7 +6,6 @@ import dataclasses
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -51,16 +50,21 @@ extern "C" __global__ void ones(float* p, const int* at) {
 def test_compile_then_cache(emit: Any, store: Cache) -> None:
     said: list[str] = []
     first = compile_kernel(emit(), cache=store, progress=said.append)
-    assert said == ["compiling ones for sm_90a"] and not first.report.cached
+    assert said == ["compiling ones for sm_90a"]
+    assert not first.report.cached
     second = compile_kernel(emit(), cache=store, progress=said.append)
-    assert len(said) == 1 and second.report.cached
-    assert second.data == first.data and second.key == first.key
+    assert len(said) == 1
+    assert second.report.cached
+    assert second.data == first.data
+    assert second.key == first.key
     kept = {"cached", "compile_seconds"}
     before, after = (dataclasses.asdict(x.report) for x in (first, second))
     assert {k: v for k, v in before.items() if k not in kept} == {k: v for k, v in after.items() if k not in kept}
-    assert 0 < first.report.registers <= 255 and first.report.cubin_bytes == len(first.data)
+    assert 0 < first.report.registers <= 255
+    assert first.report.cubin_bytes == len(first.data)
     assert first.report.stack_bytes == first.report.spill_store_bytes == first.report.tensor_core_instructions == 0
-    assert re.match(r"13\.\d", first.report.nvrtc) and "no spills" in str(first.report)
+    assert re.match(r"13\.\d", first.report.nvrtc)
+    assert "no spills" in str(first.report)
 
 
 def test_a_damaged_entry_is_built_again(emit: Any, store: Cache) -> None:
@@ -68,7 +72,8 @@ def test_a_damaged_entry_is_built_again(emit: Any, store: Cache) -> None:
     path = store.path(first.key)
     path.write_bytes(path.read_bytes()[:-100])
     again = compile_kernel(emit(), cache=store)
-    assert not again.report.cached and again.data == first.data
+    assert not again.report.cached
+    assert again.data == first.data
     assert compile_kernel(emit(), cache=store).report.cached
 
 
@@ -79,7 +84,9 @@ def test_an_entry_of_another_reports_form_is_built_again(emit: Any, store: Cache
 
 
 @pytest.mark.parametrize("part", ["source", "options", "csrc", "toolchain"])
-def test_what_the_key_holds(emit: Any, store: Cache, monkeypatch: pytest.MonkeyPatch, part: str, tmp_path: Path) -> None:
+def test_what_the_key_holds(
+    emit: Any, store: Cache, monkeypatch: pytest.MonkeyPatch, part: str, tmp_path: Path
+) -> None:
     first = compile_kernel(emit(), cache=store)
     emitted = emit()
     if part == "source":
@@ -96,7 +103,8 @@ def test_what_the_key_holds(emit: Any, store: Cache, monkeypatch: pytest.MonkeyP
 
 def test_a_read_only_cache_is_said_and_no_error(emit: Any) -> None:
     made = compile_kernel(emit(), cache=Cache(Path("/proc/coda")))
-    assert made.data and "not cached" in made.report.warnings[0]
+    assert made.data
+    assert "not cached" in made.report.warnings[0]
 
 
 def test_other_architectures(emit: Any, store: Cache) -> None:
@@ -115,7 +123,9 @@ def test_tensor_core_instructions_are_counted(emit: Any, store: Cache) -> None:
 
 def test_local_and_shared_memory(emit: Any, store: Cache) -> None:
     found = compile_kernel(emit(source=LOCAL, shared_bytes=4096), cache=store).report
-    assert found.stack_bytes >= 256 and found.static_shared_bytes >= 1024 and found.dynamic_shared_bytes == 4096
+    assert found.stack_bytes >= 256
+    assert found.static_shared_bytes >= 1024
+    assert found.dynamic_shared_bytes == 4096
     other = compile_kernel(emit(source=LOCAL, shared_bytes=8192), cache=store).report
     assert other.cached and other.dynamic_shared_bytes == 8192, "the launch's, not the cubin's"
 
@@ -155,19 +165,22 @@ def test_names_are_shortened_and_nothing_else(tools: Any) -> None:
     options = ["--gpu-architecture=sm_90a", *build.OPTIONS]
     raw, _ = nvrtc.load(tools).compile(MANY, options)
     short = elf.shorten_names(raw)
-    assert len(short) < len(raw) and b"quite_a_long_name_of_an_object" in raw
+    assert len(short) < len(raw)
+    assert b"quite_a_long_name_of_an_object" in raw
     assert b"quite_a_long" not in short
     before, after = elf.sections(raw), elf.sections(short)
     assert [s.name for s in before] == [s.name for s in after]
     for old, new in zip(before, after, strict=True):
         if old.name not in (".strtab", ".symtab"):
             assert old.data == new.data, old.name
-        assert old.fields[8] == new.fields[8] and new.fields[4] % max(1, new.fields[8]) == 0
+        assert old.fields[8] == new.fields[8]
+        assert new.fields[4] % max(1, new.fields[8]) == 0
     symbols = [dict(zip("nioxvs", x, strict=True)) for x in elf._SYMBOL.iter_unpack(_section(before, ".symtab"))]
     shorter = [dict(zip("nioxvs", x, strict=True)) for x in elf._SYMBOL.iter_unpack(_section(after, ".symtab"))]
     assert [{**s, "n": 0} for s in symbols] == [{**s, "n": 0} for s in shorter]
     names = [elf._string(_section(after, ".strtab"), s["n"]) for s in shorter]
-    assert "ones" in names and len([n for n in names if n]) == len({n for n in names if n})
+    assert "ones" in names
+    assert len([n for n in names if n]) == len({n for n in names if n})
 
 
 def _section(found: list[elf.Section], name: str) -> bytes:
@@ -177,7 +190,7 @@ def _section(found: list[elf.Section], name: str) -> bytes:
 def test_a_cut_cubin_is_a_bad_elf(tools: Any) -> None:
     raw, _ = nvrtc.load(tools).compile(MANY, ["--gpu-architecture=sm_90a", *build.OPTIONS])
     for cut in (0, 10, 64, 200, len(raw) // 2, len(raw) - 200):
-        with pytest.raises(elf.BadElf):
+        with pytest.raises(elf.BadElfError):
             elf.shorten_names(raw[:cut])
 
 
@@ -206,12 +219,15 @@ def test_errors_point_at_the_coda_line(
         compile_kernel(emit(source=BROKEN, lines=lines), cache=store, origin=CODA)
     text = caught.value.message.splitlines()
     assert text[0] == "the CUDA generated for `ones` does not compile:"
-    assert text[1].startswith("  mlp.coda:2:5: (kernel.cu:4) ") and "undefined_name" in text[1]
+    assert text[1].startswith("  mlp.coda:2:5: (kernel.cu:4) ")
+    assert "undefined_name" in text[1]
     assert text[2].startswith("  mlp.coda:3:5: (kernel.cu:5) ") and "(broken.h:2)" in text[2], "the instantiation"
     assert text[3].startswith("  mlp.coda:3:5: (kernel.cu:6) "), "the nearest mapped line above"
-    assert text[4] == "  … and 1 more" and len(text) == 5
+    assert text[4] == "  … and 1 more"
+    assert len(text) == 5
     (kept,) = store.failed.glob("*.cu")
-    assert kept.read_text() == BROKEN and "undefined_name" in kept.with_suffix(".log").read_text()
+    assert kept.read_text() == BROKEN
+    assert "undefined_name" in kept.with_suffix(".log").read_text()
     assert str(kept) in (caught.value.help or "")
     assert not store.show(), "no entry of a failed compile"
 
@@ -221,7 +237,7 @@ def test_errors_point_at_the_coda_line(
     [
         ('#include "nowhere.h"\n', "nowhere.h"),
         ('extern "C" __global__ void ones(float* p) { asm("nonsense %0;" :: "f"(*p)); }', "nonsense"),
-        ('extern "C" __device__ void g();\nextern "C" __global__ void ones() { g(); }', "Unresolved extern function 'g'"),
+        ('extern "C" __device__ void g();\nextern "C" __global__ void ones() { g(); }', "Unresolved extern function"),
         (
             'extern "C" __global__ void ones(float* p, int i) { __shared__ float s[99999]; s[i] = 1; __syncthreads(); '
             "*p = s[0]; }",
@@ -254,16 +270,16 @@ def test_many_kernels_in_processes(emit: Any, store: Cache) -> None:
 def test_a_worker_that_dies_costs_one_kernel(emit: Any, store: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CODA_CUDA_HOME", "/nowhere")  # read by the workers only
     found = compile_many([emit()], workers=1, cache=store)
-    assert isinstance(found[0], BackendError) and "NVRTC" in found[0].message
+    assert isinstance(found[0], BackendError)
+    assert "NVRTC" in found[0].message
     monkeypatch.setattr(sys, "executable", "/bin/false")
     found = compile_many([emit(), emit()], workers=1, cache=store)
     assert all(isinstance(x, BackendError) and "ended with status 1" in x.message for x in found)
 
 
 SECOND = """
-import sys, time
+import coda_lang, pickle, sys, time
 start = time.perf_counter()
-import pickle
 from pathlib import Path
 from coda_lang.backend_cutlass.build import compile_kernel
 from coda_lang.backend_cutlass.cache import Cache
@@ -280,14 +296,13 @@ def test_eight_processes_compile_one_kernel_at_once(emit: Any, store: Cache) -> 
         subprocess.Popen([sys.executable, "-c", SECOND, *arguments], cwd=ROOT, stdout=subprocess.PIPE) for _ in range(8)
     ]
     said = [p.communicate(timeout=300)[0].decode() for p in started]
-    assert [p.returncode for p in started] == [0] * 8 and all(said)
+    assert [p.returncode for p in started] == [0] * 8
+    assert all(said)
     assert len(store.show()) == 1
 
 
 def test_a_second_process_starts_a_cached_kernel_quickly(emit: Any, store: Cache) -> None:
     import pickle
-
-    from coda_lang.backend_cutlass import fingerprint
 
     compile_kernel(emit(), cache=store)
     assert list(store.memo.iterdir()), "the headers' digest is kept"
@@ -296,7 +311,7 @@ def test_a_second_process_starts_a_cached_kernel_quickly(emit: Any, store: Cache
     for _ in range(3):  # the best of three: other work on the machine is not the subject
         out = subprocess.run([sys.executable, "-c", SECOND, *arguments], cwd=ROOT, capture_output=True, check=True)
         cached, seconds, *imported = out.stdout.decode().split()
-        assert cached == "True" and imported == ["False", "False"]
+        assert cached == "True"
+        assert imported == ["False", "False"]
         times.append(float(seconds))
-        time.sleep(fingerprint.SETTLED_SECONDS / 100)
-    assert min(times) < 0.3, times
+    assert min(times) < 0.15, times  # what the backend adds to `import coda_lang`; measured: 0.05 s
