@@ -162,6 +162,18 @@ def to_numpy(array: Any, name: str = "array") -> np.ndarray[Any, Any]:
     return raw.view(numpy_dtype(v.dtype))
 
 
+def to_torch(array: np.ndarray[Any, Any]) -> Any:
+    """A CPU tensor over a NumPy array's memory, bf16 and f8 included."""
+    import torch
+
+    ours = _named(array.dtype, "array")
+    item = ITEM_BYTES[ours]
+    if array.dtype.kind in "fiub" and ours not in ("bf16", "f8e4m3", "f8e5m2"):
+        return torch.from_numpy(array)
+    bits = torch.from_numpy(array.view(np.int16 if item == 2 else np.uint8))
+    return bits.view(getattr(torch, _NAMES_IN_NUMPY[ours]))
+
+
 def to_device(array: np.ndarray[Any, Any], device: int = 0, name: str = "array") -> Any:
     """A CuPy copy of a NumPy array, bf16 and f8 included.
 

@@ -1,0 +1,288 @@
+"""One call of a program, checked and bound, before a backend is chosen to run it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from coda_lang import binding as bindings
+from coda_lang import arrays
+from coda_lang.arrays import ArrayView
+from coda_lang.binding import Binding, Shape
+from coda_lang.domains import inside, show_domain
+from coda_lang.errors import ArgumentError, did_you_mean
+from coda_lang.ir.axes import Grid
+from coda_lang.ir.numerics import STORAGE
+from coda_lang.ir.passes import specialise
+from coda_lang.ir.program import Kernel, Number, Output, Param
+
+
+@dataclass
+class Call:
+    """What both backends need to run a call.
+
+    ``kernel`` is specialised to the inputs that were passed and the outputs that were asked for; ``out`` are the
+    caller's arrays for outputs, already checked but for extents that depend on the tile.
+    """
+
+    kernel: Kernel
+    binding: Binding
+    tensors: dict[str, ArrayView]
+    scalars: dict[str, Number]
+    out: dict[str, ArrayView]
+    device: int | None
+
+    @property
+    def order(self) -> list[str]:
+        """The names of the results: what is updated in place, then the outputs."""
+        return [p.name for p in self.kernel.params if p.inout] + [o.name for o in self.kernel.outputs]
+
+    def check_out(self, tile: tuple[int, int] | None) -> None:
+        """Check the caller's output arrays once the tile is known. Raises ArgumentError."""
+        name = self.kernel.name
+        for o in self.kernel.outputs:
+            view = self.out.get(o.name)
+            if view is None:
+                continue
+            shape, dtype = self.binding.shape(o, tile), self.binding.dtype(o).name
+            if view.shape != shape or view.dtype != dtype:
+                got = f"{view.dtype}{list(view.shape)}"
+                raise ArgumentError(f"{name}: out `{o.name}` must be {dtype}{list(shape)}, got {got}")
+            if view.readonly:
+                raise ArgumentError(f"{name}: out `{o.name}` is read-only")
+
+
+class Caller:
+    """Makes calls of one program, and remembers its specialised forms."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.ir = kernel
+        self._specialised: dict[tuple[frozenset[str], frozenset[str]], Kernel] = {}
+
+    def specialised(self, passed: frozenset[str], asked: frozenset[str]) -> Kernel:
+        key = (passed, asked)
+        kernel = self._specialised.get(key)
+        if kernel is None:
+            kernel = self._specialised[key] = specialise(self.ir, passed, asked)
+        return kernel
+
+    def call(self, arguments: Mapping[str, Any], outputs: Any, out: Any, acc: Any = None) -> Call:
+        """Check a call and bind its axes. Raises ArgumentError."""
+        asked = bindings.asked_outputs(self.ir, outputs)
+        given = self._out(out, asked)
+        tensors, scalars, axes = self._sort(arguments, acc)
+        kernel = self.specialised(frozenset(tensors) | frozenset(scalars), asked)
+        shapes = {n: Shape(v.shape, v.dtype) for n, v in tensors.items()}
+        if acc is not None:
+            axes = self._axes_of(acc, axes)
+        binding = bindings.bind(kernel, shapes, axes)
+        if acc is not None:  # without operands nothing binds their type, and only stores need it
+            for p in self.ir.dtypes:
+                binding.dtypes.setdefault(p.name, p.choices[0])
+        for p in kernel.params:
+            if p.inout and tensors[p.name].readonly:
+                raise ArgumentError(f"{self.ir.name}: `{p.name}` is updated in place and is read-only")
+        device = self._device({**tensors, **{f"out {n}": v for n, v in given.items()}})
+        if device is not None:
+            for p in kernel.params:
+                if p.name in tensors and not p.dims and tensors[p.name].device is None:
+                    host = arrays.to_numpy(tensors[p.name].owner, p.name)
+                    tensors[p.name] = arrays.view(arrays.to_device(host, device, p.name), p.name)
+        return Call(kernel, binding, tensors, scalars, given, device)
+
+    def _device(self, views: Mapping[str, ArrayView]) -> int | None:
+        """The device of a call; single numbers may lie on the host beside arrays on a GPU."""
+        try:
+            return arrays.common_device({n: v for n, v in views.items() if v.shape or v.device is not None})
+        except ArgumentError as error:
+            raise ArgumentError(f"{self.ir.name}: {error}") from None
+
+    def _sort(
+        self, arguments: Mapping[str, Any], acc: Any
+    ) -> tuple[dict[str, ArrayView], dict[str, Number], dict[str, Any]]:
+        """Arguments as tensors, scalars and axis lengths. An optional input that is None is not passed."""
+        given = dict(arguments)
+        for p in self.ir.params:
+            if p.name in given and given[p.name] is None and p.default is not None:
+                del given[p.name]
+        operands = (self.ir.product.a, self.ir.product.b) if acc is not None and self.ir.product is not None else ()
+        bindings.check_names(self.ir, {**dict.fromkeys(operands), **given})
+        tensors: dict[str, ArrayView] = {}
+        scalars: dict[str, Number] = {}
+        for p in self.ir.params:
+            if p.name not in given:
+                continue
+            if p.host:
+                scalars[p.name] = self._scalar(p, given[p.name])
+            else:
+                tensors[p.name] = self._tensor(p, given[p.name])
+        return tensors, scalars, {n: x for n, x in given.items() if n in self.ir.axes}
+
+    def _tensor(self, p: Param, x: Any) -> ArrayView:
+        if not p.dims and isinstance(x, (bool, int, float, np.generic)) and not isinstance(p.dtype, str):
+            x = np.asarray(self._number(p, x), STORAGE[p.dtype.name])
+        if isinstance(x, (list, tuple)):
+            raise ArgumentError(f"{self.ir.name}: `{p.name}` must be an array, got a {type(x).__name__}")
+        if isinstance(x, np.ndarray):
+            x = _plain(x)
+            if x.dtype.type not in {t.type for t in STORAGE.values()}:
+                wanted = bindings.show_param(p)
+                raise ArgumentError(f"{self.ir.name}: `{p.name}` must be {wanted}, got {x.dtype}{list(x.shape)}")
+        try:
+            return arrays.view(x, f"{self.ir.name}: `{p.name}`")
+        except TypeError as error:
+            raise ArgumentError(f"{self.ir.name}: `{p.name}` is no array: {error}") from None
+
+    def _scalar(self, p: Param, x: Any) -> Number:
+        if hasattr(x, "item") and getattr(x, "shape", None) == ():
+            x = x.item()
+        if isinstance(x, bool) or not isinstance(x, (int, float)):
+            raise ArgumentError(f"{self.ir.name}: `{p.name}` is a scalar {p.dtype}, got {describe(x)}")
+        return self._number(p, x)
+
+    def _number(self, p: Param, x: Any) -> Number:
+        assert not isinstance(p.dtype, str)
+        if p.dtype.kind == "int":
+            info = np.iinfo(STORAGE[p.dtype.name])
+            if isinstance(x, (float, np.floating)) or not info.min <= int(x) <= info.max:
+                raise ArgumentError(f"{self.ir.name}: `{p.name}` is an {p.dtype} integer, got {x!r}")
+            return int(x)
+        with np.errstate(all="ignore"):
+            return float(np.float32(x))
+
+    def _axes_of(self, acc: Any, axes: dict[str, Any]) -> dict[str, Any]:
+        """The lengths that a given accumulator fixes."""
+        if self.ir.product is None or self.ir.rows is None or self.ir.cols is None:
+            raise ArgumentError(f"{self.ir.name}: a {self.ir.kind} has no accumulator, so `acc` cannot replace it")
+        shape = np.shape(acc)
+        if len(shape) != 2:
+            raise ArgumentError(f"{self.ir.name}: `acc` has two dimensions, got {describe(acc)}")
+        found = dict(axes)
+        for dim, length in zip((self.ir.rows, self.ir.cols), shape, strict=True):
+            whole = length / dim.coef
+            if dim.axis is not None and whole.denominator == 1:
+                found.setdefault(dim.axis, int(whole))
+        return found
+
+    def _out(self, out: Any, asked: frozenset[str]) -> dict[str, ArrayView]:
+        if out is None:
+            return {}
+        if not isinstance(out, Mapping):
+            text = f"`out` is a dict from output names to arrays, got {type(out).__name__}"
+            raise ArgumentError(f"{self.ir.name}: {text}")
+        for name in out:
+            if name not in asked:
+                help = did_you_mean(str(name), asked) or f"the outputs of this call are {', '.join(sorted(asked))}"
+                raise ArgumentError(f"{self.ir.name}: `out` has no output `{name}`: {help}")
+        return {n: arrays.view(x, f"{self.ir.name}: out `{n}`") for n, x in out.items()}
+
+
+def _plain(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """An array in native byte order whose strides are whole elements, as every backend reads it."""
+    if not x.dtype.isnative:
+        x = x.astype(x.dtype.newbyteorder("="))
+    if any(s % x.dtype.itemsize for s in x.strides):
+        x = x.copy()
+    return x
+
+
+def describe(x: Any) -> str:
+    """How a message names something that was passed."""
+    if hasattr(x, "shape") and hasattr(x, "dtype"):
+        return f"an array {x.dtype}{list(x.shape)}"
+    return repr(x) if isinstance(x, (bool, int, float, str)) else type(x).__name__
+
+
+def check_domains(call: Call) -> None:
+    """Every input lies in its domain. Raises ArgumentError naming the first element that does not."""
+    values = {n: np.asarray(x) for n, x in call.scalars.items()}
+    values |= {n: arrays.to_numpy(v.owner, n) for n, v in call.tensors.items()}
+    defaults = {n: values[n] for n in call.scalars}
+    for p in call.kernel.params:
+        x = values.get(p.name)
+        if p.domain is None or x is None or not x.size:
+            continue
+        wide = x.astype(np.int64 if x.dtype.kind in "iu" else np.float64)
+        ok = inside(p.domain, wide, call.binding, defaults)
+        if not ok.all():
+            place = tuple(int(i) for i in np.argwhere(~ok)[0])
+            at = f" at {list(place)}" if place else ""
+            text = f"`{p.name}` holds {wide[place]}{at}, outside its domain `{p.name} {show_domain(p.domain)}`"
+            raise ArgumentError(f"{call.kernel.name}: {text}")
+
+
+def aliased(call: Call) -> set[str]:
+    """The inputs whose memory an output or `inout` input shares, each legally: a tile of the same layout.
+
+    Raises ArgumentError for any other sharing: an element could then be read after it was written.
+    """
+    kernel = call.kernel
+    written = {n: v for n, v in call.out.items()}
+    written |= {p.name: call.tensors[p.name] for p in kernel.params if p.inout}
+    names = list(written)
+    for i, name in enumerate(names):
+        for other in names[i + 1 :]:
+            if overlap(written[name], written[other]):
+                raise ArgumentError(f"{kernel.name}: outputs `{name}` and `{other}` share memory")
+    shared = set()
+    for name, target in written.items():
+        for p in kernel.params:
+            x = call.tensors.get(p.name)
+            if x is None or (p.inout and p.name == name) or not overlap(target, x):
+                continue
+            if not _may_alias(kernel, kernel.target(name), p) or not _same_layout(target, x):
+                rule = "an output may alias only a tile input of identical layout"
+                raise ArgumentError(f"{kernel.name}: `{name}` shares memory with input `{p.name}`: {rule}")
+            shared.add(p.name)
+    return shared
+
+
+def _may_alias(kernel: Kernel, target: Output | Param, p: Param) -> bool:
+    if kernel.rows is None or kernel.cols is None:
+        return False
+    operands = (kernel.product.a, kernel.product.b) if kernel.product is not None else ()
+    return Grid(kernel.rows, kernel.cols).is_tile(p.dims) and p.dims == target.dims and p.name not in operands
+
+
+def _same_layout(x: ArrayView, y: ArrayView) -> bool:
+    return (x.pointer, x.shape, x.strides, x.dtype) == (y.pointer, y.shape, y.strides, y.dtype)
+
+
+def overlap(x: ArrayView, y: ArrayView) -> bool:
+    """Whether two arrays share an element. Only addresses are looked at, so device memory is as good as the host's."""
+    if 0 in x.shape or 0 in y.shape or x.device != y.device:
+        return False
+    spans = [_extent(v) for v in (x, y)]
+    if spans[0][1] <= spans[1][0] or spans[1][1] <= spans[0][0]:
+        return False
+    try:
+        return np.shares_memory(_addresses(x), _addresses(y), max_work=10_000)
+    except np.exceptions.TooHardError:
+        return True
+
+
+def _extent(v: ArrayView) -> tuple[int, int]:
+    size = arrays.ITEM_BYTES[v.dtype]
+    low = sum(min(0, (n - 1) * s) for n, s in zip(v.shape, v.strides, strict=True))
+    high = sum(max(0, (n - 1) * s) for n, s in zip(v.shape, v.strides, strict=True))
+    return v.pointer + low * size, v.pointer + (high + 1) * size
+
+
+class _Addresses:
+    def __init__(self, v: ArrayView) -> None:
+        size = arrays.ITEM_BYTES[v.dtype]
+        self.__array_interface__ = {
+            "version": 3,
+            "data": (v.pointer, True),
+            "shape": v.shape,
+            "strides": tuple(s * size for s in v.strides),
+            "typestr": f"|V{size}",
+        }
+
+
+def _addresses(v: ArrayView) -> np.ndarray[Any, Any]:
+    """A NumPy array over the same addresses. It is never read."""
+    return np.asarray(_Addresses(v))
