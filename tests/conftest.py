@@ -1,12 +1,8 @@
-"""Tests marked `gpu` need a Hopper GPU, the `[gpu]` extra and a driver for it; elsewhere they are skipped with the reason."""
+"""Tests marked `gpu` need a Hopper GPU and the `[gpu]` extra; elsewhere they are skipped with the reason."""
 
 from __future__ import annotations
 
 import pytest
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "gpu: needs a Hopper GPU")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -12,9 +12,10 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from coda_lang.backend_cutlass import arrays, device, driver, params
+from coda_lang import arrays
+from coda_lang.arrays import ArrayView
+from coda_lang.backend_cutlass import device, driver, params
 from coda_lang.backend_cutlass.abi import Emitted, Extent, grid
-from coda_lang.backend_cutlass.arrays import ArrayView
 from coda_lang.backend_cutlass.build import Cubin
 from coda_lang.backend_cutlass.device import Device
 from coda_lang.backend_cutlass.driver import Driver

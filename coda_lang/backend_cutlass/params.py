@@ -7,9 +7,9 @@ import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from coda_lang.arrays import ArrayView
 from coda_lang.backend_cutlass import tensormap
 from coda_lang.backend_cutlass.abi import Emitted, Extent, Field, Pointer, Scalar, Stride, TensorMap
-from coda_lang.backend_cutlass.arrays import ArrayView
 from coda_lang.backend_cutlass.driver import Driver
 from coda_lang.errors import ArgumentError
 from coda_lang.ir.types import Dim

@@ -11,9 +11,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from coda_lang.backend_cutlass import arrays, tensormap
+from coda_lang import arrays
+from coda_lang.arrays import ITEM_BYTES, ArrayView, packed_strides
+from coda_lang.backend_cutlass import tensormap
 from coda_lang.backend_cutlass.abi import TMA_ALIGNMENT, Emitted, Stride, TensorMap
-from coda_lang.backend_cutlass.arrays import ITEM_BYTES, ArrayView, packed_strides
 
 
 @dataclass(frozen=True)

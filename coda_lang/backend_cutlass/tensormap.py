@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from coda_lang.arrays import ITEM_BYTES, ArrayView
 from coda_lang.backend_cutlass.abi import TMA_ALIGNMENT, TensorMap
-from coda_lang.backend_cutlass.arrays import ITEM_BYTES, ArrayView
 
 # CUtensorMapDataType; 8-bit floats travel as bytes.
 _DATA_TYPE = {"f8e4m3": 0, "f8e5m2": 0, "bool": 0, "i32": 3, "i64": 5, "f16": 6, "f32": 7, "bf16": 9}

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from coda_lang.arrays import ArrayView, packed_strides
 
 from coda_lang import arrays
+from coda_lang.arrays import ArrayView, packed_strides
 from coda_lang.backend_cutlass import toolchain
 from coda_lang.backend_cutlass.abi import CType, Emitted, Source, layout
 from coda_lang.backend_cutlass.build import Cubin

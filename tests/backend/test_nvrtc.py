@@ -127,7 +127,8 @@ def test_local_and_shared_memory(emit: Any, store: Cache) -> None:
     assert found.static_shared_bytes >= 1024
     assert found.dynamic_shared_bytes == 4096
     other = compile_kernel(emit(source=LOCAL, shared_bytes=8192), cache=store).report
-    assert other.cached and other.dynamic_shared_bytes == 8192, "the launch's, not the cubin's"
+    assert other.cached
+    assert other.dynamic_shared_bytes == 8192, "the launch's, not the cubin's"
 
 
 def test_the_block_of_the_right_function_is_read(emit: Any, store: Cache) -> None:
@@ -221,7 +222,8 @@ def test_errors_point_at_the_coda_line(
     assert text[0] == "the CUDA generated for `ones` does not compile:"
     assert text[1].startswith("  mlp.coda:2:5: (kernel.cu:4) ")
     assert "undefined_name" in text[1]
-    assert text[2].startswith("  mlp.coda:3:5: (kernel.cu:5) ") and "(broken.h:2)" in text[2], "the instantiation"
+    assert text[2].startswith("  mlp.coda:3:5: (kernel.cu:5) ")
+    assert "(broken.h:2)" in text[2], "the instantiation"
     assert text[3].startswith("  mlp.coda:3:5: (kernel.cu:6) "), "the nearest mapped line above"
     assert text[4] == "  … and 1 more"
     assert len(text) == 5

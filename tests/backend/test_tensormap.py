@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from coda_lang.arrays import ArrayView
 
+from coda_lang.arrays import ArrayView
 from coda_lang.backend_cutlass.abi import TensorMap
 from coda_lang.backend_cutlass.tensormap import encoding, misfit
 
