@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from coda_lang.errors import ArgumentError, did_you_mean
+from coda_lang.ir.ops import OPS
 from coda_lang.ir.program import Kernel, Output, Param
 from coda_lang.ir.types import DTYPES, Dim, DType
 
@@ -173,9 +174,12 @@ def _extents_used(kernel: Kernel, shapes: Mapping[str, Shape]) -> Iterator[tuple
     for value in kernel.values:
         if value.op == "axis":
             yield from ((d, "the body") for d in (value.attr,) if isinstance(d, Dim))
-        elif value.op != "load":
+        else:
             what = f"line {value.span.line}" if value.span.end else "the body"
-            yield from ((d, what) for d in value.type.dims)
+            if value.op not in ("load", "const"):  # an absent input has its number along axes that nothing else fixes
+                yield from ((d, what) for d in value.type.dims)
+            if OPS[value.op].meaning is None:
+                yield from ((d, what) for a in value.args for d in kernel.values[a].type.dims)
 
 
 def check_names(kernel: Kernel, given: Mapping[str, object]) -> None:

@@ -127,7 +127,11 @@ class Caller:
         if isinstance(x, (list, tuple)):
             raise ArgumentError(f"{self.ir.name}: `{p.name}` must be an array, got a {type(x).__name__}")
         if isinstance(x, np.ndarray):
-            x = _plain(x)
+            plain = _plain(x)
+            if p.inout and plain is not x:
+                text = f"`{p.name}` is updated in place: it must have native byte order and strides of whole elements"
+                raise ArgumentError(f"{self.ir.name}: {text}")
+            x = plain
             if x.dtype.type not in {t.type for t in STORAGE.values()}:
                 wanted = bindings.show_param(p)
                 raise ArgumentError(f"{self.ir.name}: `{p.name}` must be {wanted}, got {x.dtype}{list(x.shape)}")

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
-import numpy as np
-
-from coda_lang.interp.operations import OPERATIONS, Context
-from coda_lang.ir.axes import Grid
+from coda_lang.interp.operations import OPERATIONS, Context, full, spread
 from coda_lang.ir.numerics import Array
 from coda_lang.ir.ops import OPS
-from coda_lang.ir.program import Kernel, Value
+from coda_lang.ir.program import Kernel
 from coda_lang.ir.types import Dim
 
 
@@ -40,24 +36,21 @@ def evaluate(schedule: Schedule, context: Context) -> dict[int, Array]:
     held: dict[int, Array] = {}
     for i, value in enumerate(kernel.values):
         args = [held[a] for a in value.args]
+        types = [kernel.values[a].type.dims for a in value.args]
         meaning = OPS[value.op].meaning
         if meaning is None:
-            held[i] = OPERATIONS[value.op](context, value, args)
+            whole = [full(context, x, dims) for x, dims in zip(args, types, strict=True)]
+            held[i] = OPERATIONS[value.op](context, value, whole)
         else:
-            held[i] = meaning(*_meet(context, kernel, value, args))
+            held[i] = meaning(*(_meet(context, x, d, value.type.dims) for x, d in zip(args, types, strict=True)))
         for a in schedule.last_use[i]:
             del held[a]
     return held
 
 
-def _meet(context: Context, kernel: Kernel, value: Value, args: list[Array]) -> list[Array]:
-    """Arguments in shapes that NumPy broadcasts as the language does: by axis name."""
-    types = [kernel.values[a].type.dims for a in value.args]
-    if context.grid is None:
-        return [align(x, dims, value.type.dims) for x, dims in zip(args, types, strict=True)]
-    if context.grid.split is None:
-        return args
-    return list(_spread_heads(context, context.grid, value.type.dims, types, args))
+def _meet(context: Context, x: Array, dims: tuple[Dim, ...], wanted: tuple[Dim, ...]) -> Array:
+    """An argument in a shape that NumPy broadcasts as the language does: by axis name."""
+    return align(x, dims, wanted) if context.grid is None else spread(context, x, dims, wanted)
 
 
 def align(x: Array, dims: tuple[Dim, ...], wanted: tuple[Dim, ...]) -> Array:
@@ -67,19 +60,3 @@ def align(x: Array, dims: tuple[Dim, ...], wanted: tuple[Dim, ...]) -> Array:
     order = sorted(range(len(dims)), key=lambda i: wanted.index(dims[i]))
     lengths = iter(x.shape[i] for i in order)
     return x.transpose(order).reshape([next(lengths) if d in dims else 1 for d in wanted])
-
-
-def _spread_heads(
-    context: Context, grid: Grid, wanted: tuple[Dim, ...], types: list[tuple[Dim, ...]], args: list[Array]
-) -> Iterator[Array]:
-    """Head-wise columns take the width of the whole: `inner` repeats, each of `outer` fills its head."""
-    col = grid.col_of(wanted)
-    for x, dims in zip(args, types, strict=True):
-        own = grid.col_of(dims)
-        if own is None or col is None or own == col:
-            yield x
-        elif grid.part(own) == "inner":
-            heads = context.length(col) // x.shape[1] if x.shape[1] else 0
-            yield np.tile(x, (1, heads))
-        else:
-            yield np.repeat(x, context.length(col) // x.shape[1] if x.shape[1] else 0, axis=1)

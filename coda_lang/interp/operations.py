@@ -1,13 +1,16 @@
 """The registry of operations that need more than one element: one small function for each.
 
-A function gets the evaluation's `Context`, the value and its argument arrays. Arrays of a kernel or map have two axes, rows
-and columns, of length 1 where a value does not vary; those of a reduce have one axis for each extent of their type.
+A function gets the evaluation's `Context`, the value and its argument arrays. Arrays of a kernel or map have two
+axes, rows and columns, of length 1 where a value does not vary; those of a reduce have one axis for each extent of
+their type. Arguments come at the full length of every extent of their type; results may have length 1 along an
+extent where they do not vary.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -36,6 +39,26 @@ class Context:
         return self.binding.length(dim, self.tile)
 
 
+def full(context: Context, x: Array, dims: tuple[Dim, ...]) -> Array:
+    """A view of `x` with the length of each extent of its type: an absent input is one number until then."""
+    if context.grid is None:
+        return np.broadcast_to(x, [context.length(d) for d in dims])
+    row, col = context.grid.row_of(dims), context.grid.col_of(dims)
+    rows = 1 if row is None else context.last - context.first
+    return np.broadcast_to(x, (rows, 1 if col is None else context.length(col)))
+
+
+def spread(context: Context, x: Array, dims: tuple[Dim, ...], wanted: tuple[Dim, ...]) -> Array:
+    """Head-wise columns at the width of the whole: `inner` repeats in each head, each of `outer` fills its own."""
+    grid = context.grid
+    assert grid is not None
+    own, col = grid.col_of(dims), grid.col_of(wanted)
+    if own is None or col is None or own == col or x.shape[1] == 1:
+        return x
+    copies = context.length(col) // x.shape[1] if x.shape[1] else 0
+    return np.tile(x, (1, copies)) if grid.part(own) == "inner" else np.repeat(x, copies, axis=1)
+
+
 Operation = Callable[[Context, Value, list[Array]], Array]
 OPERATIONS: dict[str, Operation] = {}
 
@@ -54,19 +77,19 @@ def operation(name: str) -> Callable[[Operation], Operation]:
 @operation("const")
 def _const(context: Context, value: Value, args: list[Array]) -> Array:
     dtype: Any = context.wide if value.type.dtype == F32 else np.bool_ if isinstance(value.attr, bool) else np.int64
-    return _number(context, value.attr, dtype)
+    return _number(context, value, value.attr, dtype)
 
 
 @operation("axis")
 def _axis(context: Context, value: Value, args: list[Array]) -> Array:
     assert isinstance(value.attr, Dim)
     length = context.length(value.attr)
-    return _number(context, length, context.wide if value.type.dtype == F32 else np.int64)
+    return _number(context, value, length, context.wide if value.type.dtype == F32 else np.int64)
 
 
-def _number(context: Context, number: object, dtype: Any) -> Array:
-    array = np.asarray(number).astype(dtype)
-    return array.reshape(1, 1) if context.grid is not None else array
+def _number(context: Context, value: Value, number: object, dtype: Any) -> Array:
+    axes = 2 if context.grid is not None else len(value.type.dims)
+    return np.asarray(number).astype(dtype).reshape((1,) * axes)
 
 
 @operation("acc")
@@ -159,9 +182,12 @@ def _odd(context: Context, value: Value, args: list[Array]) -> Array:
 
 @operation("unpairs")
 def _unpairs(context: Context, value: Value, args: list[Array]) -> Array:
-    rows = max(a.shape[0] for a in args) if all(a.shape[0] for a in args) else 0
-    out = np.empty((rows, context.length(value.type.dims[-1])), args[0].dtype)
-    out[:, 0::2], out[:, 1::2] = args
+    half = (*value.type.dims[:-1], value.type.dims[-1].scaled(Fraction(1, 2)))
+    types = [context.binding.kernel.values[a].type.dims for a in value.args]
+    left, right = (spread(context, x, dims, half) for x, dims in zip(args, types, strict=True))
+    rows, columns = np.broadcast_shapes(left.shape, right.shape)
+    out = np.empty((rows, 2 * columns), left.dtype)
+    out[:, 0::2], out[:, 1::2] = left, right
     return out
 
 
@@ -185,7 +211,8 @@ def _by_tile(x: Array, axis: int, width: int, reduce: Callable[[Array], Array]) 
 def _tile_axis(context: Context, value: Value, x: Value) -> tuple[int, int]:
     """The array axis that a tile reduction runs along, and the tile's width in elements of its argument."""
     grid, over = context.grid, value.attr[0] if isinstance(value.attr, tuple) else value.attr
-    assert grid is not None and isinstance(over, Dim)
+    assert grid is not None
+    assert isinstance(over, Dim)
     if over.axis == grid.rows.axis:
         return 0, context.tile[0]
     return 1, int(context.tile[1] * grid.width(x.type.dims[1]))

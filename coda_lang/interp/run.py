@@ -72,7 +72,8 @@ def _panels(
     progress: Progress | None,
 ) -> None:
     kernel = schedule.kernel
-    assert kernel.rows is not None and kernel.cols is not None
+    assert kernel.rows is not None
+    assert kernel.cols is not None
     split = next((s for s in kernel.splits if s.axis == kernel.cols.axis), None)
     grid = Grid(kernel.rows, kernel.cols, split)
     context = Context(binding, grid, tile, wide, arrays)

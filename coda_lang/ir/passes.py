@@ -26,7 +26,8 @@ def specialise(kernel: Kernel, passed: frozenset[str], outputs: frozenset[str]) 
     """The kernel of one kind of call: optional inputs that are not `passed` become their defaults, and outputs that are
     not asked for are neither computed nor stored. The accumulator stays."""
     absent = {p.name: p for p in kernel.params if p.name not in passed and p.default is not None}
-    values = tuple(_default(v, absent[v.attr]) if v.op == "load" and v.attr in absent else v for v in kernel.values)
+    reads = ("load", "gather")
+    values = tuple(_default(v, absent[v.attr]) if v.op in reads and v.attr in absent else v for v in kernel.values)
     kept = tuple(st for st in kernel.stores if st.target in outputs or st.accumulate)
     params = tuple(p for p in kernel.params if p.name not in absent)
     wanted = tuple(o for o in kernel.outputs if o.name in outputs)
@@ -34,11 +35,12 @@ def specialise(kernel: Kernel, passed: frozenset[str], outputs: frozenset[str]) 
 
 
 def _default(value: Value, param: Param) -> Value:
+    """The number that an absent input stands for. It keeps the extents: what reads it may depend on them."""
     assert param.default is not None
     number: Number = param.default
     if value.type.dtype == F32:
         number = float(np.float32(number))
-    return replace(value, op="const", attr=number, type=replace(value.type, dims=()))
+    return replace(value, op="const", args=(), attr=number)
 
 
 def drop_dead(kernel: Kernel) -> Kernel:
@@ -84,7 +86,7 @@ def _exact(attr: Attr) -> object:
 
 
 def fold_constants(kernel: Kernel) -> Kernel:
-    """Maps of constants become constants; x·1, x/1, x − (+0) and a decided `select` become what they equal to the bit."""
+    """Maps of constants become constants; x·1, x/1, x − (+0) and a decided `select` what they equal to the bit."""
     values: list[Value] = []
     for value in kernel.values:
         args = [values[a] for a in value.args]
