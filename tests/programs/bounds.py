@@ -4,13 +4,13 @@ Walks a checked program and carries, beside each value in f64, a bound on the ab
 in f32. Standard model (Higham, "Accuracy and Stability of Numerical Algorithms", 2nd ed., ch. 2-4):
 
 - fl(x op y) = (x op y)(1 + δ), |δ| ≤ u = 2⁻²⁴; a transcendental is rounded once as well;
-- a sum of n terms in any order: γₙ·Σ|xᵢ| with γₙ = n·u / (1 − n·u); so is a product's accumulator, with n = K (the products
+- a sum of n terms in any order: γₙ·Σ|xᵢ| with γₙ = n·u / (1 − n·u); so is a product's accumulator, with n = K (products
   of two 16-bit floats are exact in f32);
 - a function that is monotone carries an error e at x to max|f(x ± e) − f(x)|; x·y to |x|·eʸ + |y|·eˣ + eˣ·eʸ;
 - a store adds the unit roundoff of its format, or half its smallest subnormal.
 
-An argument may come with the exact value that it stands for (`exact`): the difference is its error. So rounded inputs, such as
-the stored output of an earlier kernel, are compared with an oracle that never rounds.
+An argument may come with the exact value that it stands for (`exact`): the difference is its error. So rounded inputs,
+such as the stored output of an earlier kernel, are compared with an oracle that never rounds.
 """
 
 from __future__ import annotations
@@ -50,6 +50,7 @@ MONOTONE: dict[str, Callable[[Array], Array]] = {
     "sqrt": np.sqrt,
     "rsqrt": lambda x: 1.0 / np.sqrt(x),
 }
+EXACT = ("idiv", "mod", "and", "or", "not", "min", "max", "abs", "neg")
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 
 
@@ -89,7 +90,8 @@ class Analysis:
         self.extents = self._extents()
         self.grid: Grid | None = None
         if kernel.kind != "reduce":
-            assert kernel.rows is not None and kernel.cols is not None
+            assert kernel.rows is not None
+            assert kernel.cols is not None
             split = next((s for s in kernel.splits if s.axis == kernel.cols.axis), None)
             self.grid = Grid(kernel.rows, kernel.cols, split)
         with np.errstate(all="ignore"):
@@ -113,8 +115,9 @@ class Analysis:
                 value, error = total.value, total.error
             if dtype in LARGEST_F8:  # a clamp brings two values no further apart
                 value = np.clip(value, -LARGEST_F8[dtype], LARGEST_F8[dtype])
-            once = UNIT_ROUNDOFF[dtype] * (np.abs(value) + error)
-            error = error + np.maximum(once, np.where(value == 0, 0, HALF_SUBNORMAL[dtype])) if dtype != "f32" else error
+            if dtype != "f32":
+                once = UNIT_ROUNDOFF[dtype] * (np.abs(value) + error)
+                error = error + np.maximum(once, np.where(np.abs(value) + error == 0, 0.0, HALF_SUBNORMAL[dtype]))
         shape = tuple(self._length(d) for d in target.dims)
         return Approx(np.broadcast_to(value, shape), np.broadcast_to(error, shape))
 
@@ -152,7 +155,7 @@ class Analysis:
         return int(dim.coef * self.extents[dim.axis])
 
     def _spread(self, x: Array, have: tuple[Dim, ...], want: tuple[Dim, ...]) -> Array:
-        """`x` with an axis for each extent of `want`: matched by name, head-wise columns widened, length 1 elsewhere."""
+        """`x` with an axis for each extent of `want`: matched by name, heads widened, of length 1 elsewhere."""
         places = [want.index(d) if d in want else len(want) - 1 for d in have]
         x = x.transpose(np.argsort(places))
         for place in range(len(want)):
@@ -188,8 +191,9 @@ class Analysis:
             x, y = args
             doubt = (x.error + y.error > 0) & (np.abs(x.value - y.value) <= x.error + y.error)
             return Approx(OPS[v.op].meaning(x.value, y.value), doubt)  # type: ignore[misc]
+        assert v.op in EXACT, v.op
         meaning = OPS[v.op].meaning
-        assert meaning is not None and v.op in ("idiv", "mod", "and", "or", "not", "min", "max", "abs", "neg"), v.op
+        assert meaning is not None
         error = np.zeros(())
         for x in args:  # exact functions that bring values no further apart; a bool's doubt joins
             error = np.logical_or(error, x.error) if v.op in ("and", "or", "not") else np.maximum(error, x.error)
@@ -329,8 +333,9 @@ class Analysis:
         return _sum(Approx(*split), 2)
 
     def _tile_logsumexp(self, v: Value, x: Approx) -> Approx:
-        """logsumexp changes by at most the largest change of its arguments. The computed one adds, on a sum of n terms that is
-        at least 1: n·u/e from rounding x − max (t·e⁻ᵗ ≤ 1/e), 2u from each exp, γₙ from the sum; then two roundings."""
+        """logsumexp changes by at most the largest change of its arguments. The computed one adds, on a sum of n terms
+        that is at least 1: n·u/e from rounding x − max (t·e⁻ᵗ ≤ 1/e), 2u from each exp, γₙ from the sum; then two
+        roundings."""
 
         def reduce(t: Approx, axis: int) -> Approx:
             n = t.value.shape[axis]
@@ -343,7 +348,8 @@ class Analysis:
         return self._by_tile(v, x, reduce)
 
     def _tile_welford(self, v: Value, x: Approx) -> Approx:
-        """∂M2/∂xᵢ = 2(xᵢ − mean), so errors eᵢ move M2 by at most Σ 2|xᵢ − mean|·eᵢ + Σ eᵢ²; γₙ₊₂ for the squares and the sum."""
+        """∂M2/∂xᵢ = 2(xᵢ − mean), so errors eᵢ move M2 by at most Σ 2|xᵢ − mean|·eᵢ + Σ eᵢ²; the squares and their sum
+        add γₙ₊₂."""
         assert isinstance(v.attr, tuple)
         part = v.attr[1]
 

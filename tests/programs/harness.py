@@ -10,9 +10,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import torch
+from bounds import Analysis, Array
 
 import coda_lang as coda
-from bounds import Analysis, Array
 
 PROGRAMS = Path(__file__).parents[2] / "programs"
 BF16, F16 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float16)
@@ -43,7 +43,7 @@ def wide(x: Any) -> torch.Tensor:
 
 def by_tile(x: torch.Tensor, width: int, dim: int, reduce: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
     """`reduce` of each tile of `x` along `dim`: [rows, tiles] or [tiles, columns]."""
-    return torch.stack([reduce(part) for part in x.split(width, dim)], dim)
+    return torch.stack([reduce(part) for part in torch.split(x, width, dim)], dim)
 
 
 def check(

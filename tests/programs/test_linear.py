@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
+import torch.nn.functional as F  # noqa: N812
 from bounds import Analysis
 from harness import DTYPES, F16, SHAPES, TILES, by_tile, check, load, normal, operands, wide
 
@@ -39,7 +39,8 @@ def test_linear_does_not_read_what_is_not_passed() -> None:
     args = operands(np.random.default_rng(0), (3, 5), (4, 5), F16, 5)
     without = load("linear").linear(**args, beta=float("nan"), c=None, bias=None)
     assert np.isnan(without.d).all()  # beta is a number and is multiplied: 0·NaN
-    np.testing.assert_array_equal(load("linear").linear(**args).d, load("linear").linear(**args, bias=np.zeros(4, np.float32)).d)
+    zeros = load("linear").linear(**args, bias=np.zeros(4, np.float32))
+    np.testing.assert_array_equal(load("linear").linear(**args).d, zeros.d)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -73,6 +74,11 @@ def test_activation_gradient(act: str, shape: tuple[int, int, int], tile: tuple[
     zdz = by_tile(z.detach() * dz, tile[1], 1, lambda p: p.sum(1))
     reference = {"dz": dz, "dbias": dbias, "y": y.detach(), "zdz": zdz}
     got = check("act_bwd", f"{act}_bwd", args, reference, tile=tile, outputs=list(reference))
+    given = normal(rng, m, n, dtype=t)
+    (dz_map,) = torch.autograd.grad(ACTIVATIONS[act](z), z, wide(given))
+    reference = {"dz": dz_map, "dbias": by_tile(dz_map, tile[0], 0, lambda p: p.sum(0))}
+    args = {"dy": given, "z": args["z"]}
+    check("act_bwd_map", f"{act}_bwd_map", args, reference, tile=tile, outputs=list(reference))
     total = load("act_bwd").sum_partials_m(partials=got.dbias).total
     np.testing.assert_allclose(total, dz.sum(0), atol=1e-4 * m)
 
@@ -86,7 +92,8 @@ def test_gelu_is_not_its_tanh_form() -> None:
     for act, other in (("gelu", "gelu_tanh"), ("gelu_tanh", "gelu")):
         got = check("linear_act", f"linear_{act}", args, {"y": forms[act]})
         bound = Analysis(load("linear_act")[f"linear_{act}"].ir, args).output("y").error
-        assert bound.max() < 1.5e-4 and apart.max() > 4e-4
+        assert bound.max() < 1.5e-4
+        assert apart.max() > 4e-4
         assert (np.abs(got.y.astype(np.float64) - forms[other]) > bound).any()
 
 
@@ -94,7 +101,8 @@ def test_gelu_is_not_its_tanh_form() -> None:
 def test_gradients_at_large_inputs_are_finite(act: str) -> None:
     z = np.array([[-3e38, -1e20, -40, 40, 1e20, 3e38]], np.float32).astype(DTYPES["bf16"])
     one = np.ones((1, 1), DTYPES["bf16"])
-    got = load("act_bwd")[f"{act}_bwd"](a=one, b=np.ones((1, 6), DTYPES["bf16"]), z=z, outputs=["dz"]).dz.astype(np.float64)
+    kernel = load("act_bwd")[f"{act}_bwd"]
+    got = kernel(a=one, b=np.ones((1, 6), one.dtype), z=z, outputs=["dz"]).dz.astype(np.float64)
     slope = 2 * z.astype(np.float64) if act == "relu_sq" else 1.0
     largest = float(np.asarray(3.3895e38, DTYPES["bf16"]))
     expected = np.where(z.astype(np.float64) > 0, slope, 0.0)
@@ -152,7 +160,7 @@ def test_the_scale_of_nothing_stays() -> None:
 
 @pytest.mark.parametrize("x", [448.0, 464.0, 465.0, 1000.0, np.inf, -np.inf, np.nan, -1000.0])
 def test_f8_saturates_and_keeps_nan(x: float) -> None:
-    a = np.array([[x]], np.float32).astype(DTYPES["bf16"])
-    d = load("quantize").quantize.interpret(acc=np.array([[x]], np.float32), a=a, b=np.ones((1, 1), a.dtype), scale=1.0).d
+    one = np.ones((1, 1), DTYPES["bf16"])
+    d = load("quantize").quantize.interpret(acc=np.array([[x]], np.float32), a=one, b=one, scale=1.0).d
     got = float(d[0, 0])
     assert np.isnan(got) if np.isnan(x) else got == np.clip(x, -448, 448)

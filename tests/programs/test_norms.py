@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
+import torch.nn.functional as F  # noqa: N812
 from harness import DTYPES, SHAPES, TILES, by_tile, check, load, normal, operands, wide
 
 EPS = 1e-5
@@ -71,7 +71,7 @@ def layer_statistics(x: torch.Tensor, width: int) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("tile", TILES)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_layernorm(shape: tuple[int, int, int], tile: tuple[int, int], dtype: str) -> None:
-    """residual_layernorm, mean_rstd and layernorm_linear against torch's layer_norm and linear, with γ, β and a bias."""
+    """residual_layernorm, mean_rstd and layernorm_linear against torch's layer_norm and linear, with γ, β, a bias."""
     m, n, k = shape
     rng = np.random.default_rng(3)
     t = DTYPES[dtype]
@@ -123,7 +123,8 @@ def test_qk_norm(shape: tuple[int, int, int, int], dtype: str) -> None:
     sq = by_head.pow(2).sum(2)
     first = check("qk_norm", "qk_norm", {**args, "D": width}, {"z": z, "sq": sq})
     rstd = (by_head.pow(2).mean(2) + EPS).rsqrt()
-    r = check("qk_norm", "rstd_from_head_squares", {"sq": first.sq, "D": width, "eps": EPS}, {"rstd": rstd}, {"sq": sq}).rstd
+    statistics = {"sq": first.sq, "D": width, "eps": EPS}
+    r = check("qk_norm", "rstd_from_head_squares", statistics, {"rstd": rstd}, {"sq": sq}).rstd
     w = normal(rng, width)
     y = F.rms_norm(by_head, (width,), wide(w), EPS)
     given, exact = {"z": first.z, "rstd": r, "w": w}, {"z": z, "rstd": rstd}
@@ -188,9 +189,10 @@ def test_nan_stays_in_its_row(kernel: str) -> None:
     clean = load(kernel)[kernel].interpret(**args, tile=(2, 8))
     args["c"][3, 17] = np.nan
     got = load(kernel)[kernel].interpret(**args, tile=(2, 8))
-    for name in got.keys():
-        others = np.arange(6) != 3
-        np.testing.assert_array_equal(got[name][others], clean[name][others])
-    assert np.isnan(got.d[3, 17]) and np.isnan(got.h[3, 17])
+    others = np.arange(6) != 3
+    for name, x in got.items():
+        np.testing.assert_array_equal(x[others], clean[name][others])
+    assert np.isnan(got.d[3, 17])
+    assert np.isnan(got.h[3, 17])
     statistic = "sq" if kernel == "residual_rms" else "m2"
     np.testing.assert_array_equal(np.isnan(got[statistic][3]), np.arange(4) == 2)
