@@ -40,7 +40,8 @@ extern "C" __global__ void ones(const __grid_constant__ Params p) {
     asm volatile("fence.mbarrier_init.release.cluster;");
     asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" :: "r"(shared(&full)), "r"(8192));
     asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes "
-        "[%0], [%1, {%2, %3}], [%4];" :: "r"(shared(tile)), "l"(&p.a), "r"(column), "r"(row), "r"(shared(&full)) : "memory");
+                 "[%0], [%1, {%2, %3}], [%4];"
+        :: "r"(shared(tile)), "l"(&p.a), "r"(column), "r"(row), "r"(shared(&full)) : "memory");
   }
   __syncthreads();
   asm volatile("{.reg .pred q; again: mbarrier.try_wait.parity.shared.b64 q, [%0], 0; @!q bra again;}"
