@@ -1,0 +1,92 @@
+"""What every operation does around a program: types and shapes, the call, the two products of a linear gradient.
+
+A product without an epilogue has nothing to fuse, so it is left to `torch.mm`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from coda_lang.api import Result
+from coda_lang.errors import ArgumentError
+from coda_lang.torch.programs import module
+
+Gradient = Tensor | None
+
+
+def run(file: str, name: str, outputs: Sequence[str], **arguments: Any) -> Result:
+    """Call a program on tensors of any layout. An argument that is None is not passed."""
+    given: dict[str, Any] = {k: v for k, v in arguments.items() if v is not None}
+    given |= {k: v.contiguous() for k, v in given.items() if isinstance(v, Tensor)}
+    return module(file)[name](outputs=outputs, **given)
+
+
+def column_sums(partials: Tensor) -> Tensor:
+    """f32[tiles(M), N] → f32[N]."""
+    total: Tensor = run("reduces", "sum_partials_m", ["total"], partials=partials).total
+    return total
+
+
+def row_sums(partials: Tensor, divisor: int = 1) -> Tensor:
+    """f32[M, tiles(N)] → f32[M], divided by `divisor`."""
+    total: Tensor = run("reduces", "zdz_from_partials", ["zdz"], zdz=partials, D=divisor).zdz
+    return total
+
+
+def nothing(like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """Stands for an output that was not asked for: an operation always returns tensors."""
+    return like.new_empty(0, dtype=dtype or like.dtype)
+
+
+def any_grad(*tensors: Tensor | None) -> bool:
+    """Whether a backward pass can follow, so that what it reads must be kept."""
+    return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
+
+
+def operands(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """Tensors in the type of the products, autocast's where it is on. Raises ArgumentError unless all are bf16 or all f16."""
+    kind = tensors[0].device.type
+    if torch.is_autocast_enabled(kind):
+        dtype = torch.get_autocast_dtype(kind)
+        tensors = tuple(t.to(dtype) for t in tensors)
+    first = tensors[0].dtype
+    if first not in (torch.bfloat16, torch.float16) or any(t.dtype != first for t in tensors):
+        got = ", ".join(str(t.dtype).removeprefix("torch.") for t in tensors)
+        hint = "cast them, or run under torch.autocast"
+        raise ArgumentError(f"a fused linear layer takes bfloat16 or float16 tensors of one type, got {got}: {hint}")
+    return tensors
+
+
+def linear_shapes(x: Tensor, weight: Tensor, name: str) -> None:
+    """Raises ArgumentError unless x [..., K] meets a weight [N, K]: compiled code has no other check before the kernel."""
+    if weight.dim() != 2 or x.dim() < 1 or x.shape[-1] != weight.shape[1]:
+        raise ArgumentError(f"{name}: x [..., K] needs a weight [N, K], got {list(x.shape)} and {list(weight.shape)}")
+
+
+def rows(x: Tensor) -> Tensor:
+    """[..., K] → [M, K]."""
+    return x.reshape(-1, x.shape[-1])
+
+
+def unrows(y: Tensor, like: Tensor) -> Tensor:
+    """[M, N] → [..., N], with the leading dimensions of `like` [..., K]."""
+    return y.view(*like.shape[:-1], y.shape[-1])
+
+
+def scale_rows(x: Tensor, rstd: Tensor | None) -> Tensor:
+    """x·rstd[:, None], rounded once to x's type."""
+    return x if rstd is None else (x * rstd[:, None]).to(x.dtype)
+
+
+def input_gradient(dz: Tensor, weight: Tensor, rstd: Tensor | None = None) -> Tensor:
+    """Of z = rstd·(x @ weight.T) with respect to x."""
+    return scale_rows(dz @ weight, rstd)
+
+
+def weight_gradient(dz: Tensor, x: Tensor, rstd: Tensor | None = None) -> Tensor:
+    """Of z = rstd·(x @ weight.T) with respect to the weight."""
+    return dz.T @ scale_rows(x, rstd)

@@ -1,0 +1,116 @@
+"""`linear_rope`: a projection whose heads are turned by rotary position embeddings in the epilogue."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from coda_lang.errors import ArgumentError
+from coda_lang.torch import calls
+from coda_lang.torch.calls import Gradient
+
+
+def rope_tables(positions: int, head_dim: int, theta: float = 10000.0, device: Any = None) -> tuple[Tensor, Tensor]:
+    """cos and sin f32[positions, head_dim/2] of position·theta^(−2j/head_dim), made in f64 (arXiv 2104.09864)."""
+    frequency = theta ** (-torch.arange(0, head_dim, 2, dtype=torch.float64, device=device) / head_dim)
+    angle = torch.outer(torch.arange(positions, dtype=torch.float64, device=device), frequency)
+    return angle.cos().float(), angle.sin().float()
+
+
+def linear_rope(
+    x: Tensor,
+    weight: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    position: Tensor,
+    rotated: int | None = None,
+    rstd: Tensor | None = None,
+) -> Tensor:
+    """rotate(rstd·(x @ weight.T)): each pair of columns (2j, 2j+1) of each head turned by its position's angle.
+
+    Args:
+        x: [..., K], bf16 or f16 (any type under autocast); with `rstd`, the h of `residual_rms_linear` or `input_rms`.
+        weight: [N, K], of x's type: N/D heads of D rows, rotary pairs interleaved (`rotary_to_pairs`).
+        cos, sin: f32[P, D/2], of any floating type; they get no gradient.
+        position: integers [...], each in 0 … P−1.
+        rotated: columns from here on stay (the values of a joint projection); all are turned by default.
+        rstd: f32[...], the scale of an RMSNorm before this layer.
+
+    Returns:
+        [..., N] of x's type.
+
+    Raises:
+        ArgumentError: wrong shapes or types.
+    """
+    calls.linear_shapes(x, weight, "linear_rope")
+    if position.shape != x.shape[:-1]:
+        raise ArgumentError(f"linear_rope: position must be {list(x.shape[:-1])}, got {list(position.shape)}")
+    x, weight = calls.operands(x, weight)
+    y = forward_op(
+        calls.rows(x), weight, None if rstd is None else rstd.reshape(-1), cos.float(), sin.float(),
+        position.reshape(-1), rotated=weight.shape[0] if rotated is None else rotated,
+    )  # fmt: skip
+    return calls.unrows(y, x)
+
+
+@torch.library.custom_op("coda_lang::linear_rope", mutates_args=())
+def forward_op(
+    x: Tensor, weight: Tensor, rstd: Tensor | None, cos: Tensor, sin: Tensor, position: Tensor, *, rotated: int
+) -> Tensor:
+    """y; a rotation keeps Σ z·dz, so nothing else need be kept."""
+    name = "rope" if rstd is None else "rmsnorm_rope"
+    table = {"cos": cos, "sin": sin, "position": position, "rotated": rotated}
+    y: Tensor = calls.run(name, f"{name}_position", ["y"], a=x, b=weight, rstd=rstd, **table).y
+    return y
+
+
+@forward_op.register_fake
+def _(
+    x: Tensor, weight: Tensor, rstd: Tensor | None, cos: Tensor, sin: Tensor, position: Tensor, *, rotated: int
+) -> Tensor:
+    return x.new_empty(x.shape[0], weight.shape[0])
+
+
+@torch.library.custom_op("coda_lang::rope_grad", mutates_args=())
+def grad_op(
+    dy: Tensor, y: Tensor | None, cos: Tensor, sin: Tensor, position: Tensor, *, rotated: int, width: int
+) -> tuple[Tensor, Tensor]:
+    """dz: dy turned back. With the saved y, also Σ y·dy = Σ z·dz of each row, divided by `width`."""
+    asked = ["dz", "zdz"] if y is not None else ["dz"]
+    saved = dy if y is None else y  # dy stands in for a y that no output reads
+    table = {"cos": cos, "sin": sin, "position": position, "rotated": rotated}
+    out = calls.run("rope_bwd", "rope_position_bwd_map", asked, dy=dy, y=saved, **table)
+    return out.dz, calls.row_sums(out.zdz, width) if y is not None else calls.nothing(dy, torch.float32)
+
+
+@grad_op.register_fake
+def _(
+    dy: Tensor, y: Tensor | None, cos: Tensor, sin: Tensor, position: Tensor, *, rotated: int, width: int
+) -> tuple[Tensor, Tensor]:
+    return dy.new_empty(dy.shape), dy.new_empty(0 if y is None else dy.shape[0], dtype=torch.float32)
+
+
+def _setup(ctx: Any, inputs: Any, keyword_only_inputs: Any, output: Any) -> None:
+    x, weight, rstd, cos, sin, position = inputs
+    need_x, need_weight, need_rstd = ctx.needs_input_grad[:3]
+    ctx.rotated = keyword_only_inputs["rotated"]
+    ctx.save_for_backward(
+        x if need_weight else None, weight if need_x else None, rstd, cos, sin, position, output if need_rstd else None
+    )  # fmt: skip
+
+
+def _backward(ctx: Any, dy: Tensor) -> tuple[Gradient, Gradient, Gradient, None, None, None]:
+    x, weight, rstd, cos, sin, position, y = ctx.saved_tensors
+    need_x, need_weight, need_rstd = ctx.needs_input_grad[:3]
+    dz, zdz = grad_op(dy, y if need_rstd else None, cos, sin, position, rotated=ctx.rotated, width=1)
+    return (
+        calls.input_gradient(dz, weight, rstd) if need_x else None,
+        calls.weight_gradient(dz, x, rstd) if need_weight else None,
+        zdz / rstd if need_rstd else None,  # z = rstd·acc, so drstd = Σ acc·dz = Σ z·dz / rstd
+        None,
+        None,
+        None,
+    )
+
+
+forward_op.register_autograd(_backward, setup_context=_setup)
