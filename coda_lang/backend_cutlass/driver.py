@@ -15,6 +15,7 @@ from coda_lang.errors import BackendError
 
 # CUresult values with a message of their own.
 OUT_OF_MEMORY = 2
+NOT_INITIALIZED = 3
 NO_BINARY_FOR_GPU = 209
 INVALID_IMAGE = 200
 STREAM_CAPTURE_UNSUPPORTED = 900
@@ -28,6 +29,7 @@ MAX_DYNAMIC_SHARED_BYTES = 8
 
 _HELP = {
     OUT_OF_MEMORY: "free GPU memory (other processes, the caching allocators of torch and CuPy) or use smaller arrays",
+    NOT_INITIALIZED: "CUDA does not survive a fork: start worker processes by spawn, or before the first call",
     NO_BINARY_FOR_GPU: "the kernel was compiled for another architecture than this GPU's",
     INVALID_IMAGE: "update the driver, or clear the compile cache (`coda-run cache clear`)",
     STREAM_CAPTURE_UNSUPPORTED: "call the kernel once before the capture begins",
