@@ -12,6 +12,7 @@ from harness import PROGRAMS
 
 import coda_lang as coda
 from coda_lang.ir.numerics import STORAGE
+from coda_lang.parser.format import format_text
 
 FILES = sorted(PROGRAMS.glob("*.coda"))
 ACTIVATIONS = ("relu", "relu_sq", "gelu", "gelu_tanh", "silu", "quick_gelu")
@@ -63,6 +64,12 @@ def test_file(file: Path) -> None:
     defined = re.findall(r"^(?:kernel|map|reduce) (\w+)", file.read_text(), re.M)
     if defined and file.stem not in FAMILIES:
         assert defined[0] == file.stem  # a file's main kernel has its name
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda p: p.stem)
+def test_is_formatted(file: Path) -> None:
+    text = file.read_text(encoding="utf-8")
+    assert format_text(text) == text
 
 
 @pytest.mark.parametrize("file", EXPECTED)

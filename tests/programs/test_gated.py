@@ -75,6 +75,21 @@ def test_gradient(gate: str, shape: tuple[int, int, int], tile: tuple[int, int],
     check(BACKWARD.get(gate, f"{gate}_bwd"), f"{gate}_bwd", args, reference, tile=tile, outputs=list(reference))
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("tile", TILES)
+def test_gradient_without_a_product(tile: tuple[int, int], dtype: str) -> None:
+    rng = np.random.default_rng(4)
+    args = {"dy": normal(rng, 21, 30, dtype=DTYPES[dtype]), "z": normal(rng, 21, 60, dtype=DTYPES[dtype])}
+    z = wide(args["z"]).requires_grad_()
+    (dz,) = torch.autograd.grad(F.silu(z[:, ::2]) * z[:, 1::2], z, wide(args["dy"]))
+    reference = {
+        "dz": dz,
+        "zdz": by_tile(z.detach() * dz, 2 * tile[1], 1, lambda p: p.sum(1)),
+        "dbias": by_tile(dz, tile[0], 0, lambda p: p.sum(0)),
+    }
+    check("swiglu_bwd_map", "swiglu_bwd_map", args, reference, tile=tile, outputs=list(reference))
+
+
 def test_parameters_of_the_oai_form() -> None:
     rng = np.random.default_rng(3)
     args = operands(rng, (4, 8), (6, 8), DTYPES["bf16"], 8)

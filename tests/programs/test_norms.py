@@ -174,6 +174,29 @@ def test_rms_backward(shape: tuple[int, int, int], tile: tuple[int, int], dtype:
     check("residual_rms_bwd", "residual_rms_bwd", given, reference, {"rstd": rstd, "zdz": zdz}, tile)
 
 
+@pytest.mark.parametrize("above", [True, False])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("tile", TILES)
+def test_start_of_a_norm_backward(tile: tuple[int, int], dtype: str, above: bool) -> None:
+    """autograd through h = c·w and rstd(c), with a gradient for each, and c also flowing on."""
+    rng = np.random.default_rng(9)
+    t = DTYPES[dtype]
+    given = {
+        "dh": normal(rng, 21, 50, dtype=t), "c": normal(rng, 21, 50, dtype=t), "w": normal(rng, 50),
+        "drstd": normal(rng, 21, scale=7.0),
+    }  # fmt: skip
+    c = wide(given["c"]).requires_grad_()
+    rstd = (c.pow(2).mean(1) + EPS).rsqrt()
+    (dc,) = torch.autograd.grad([c * wide(given["w"]), rstd], c, [wide(given["dh"]), wide(given["drstd"])])
+    given["rstd"] = stored(rstd.detach(), np.float32)
+    if above:
+        given["o"] = normal(rng, 21, 50, dtype=t)
+        dc = dc + wide(given["o"])
+    dw = by_tile(wide(given["dh"]) * c.detach(), tile[0], 0, lambda p: p.sum(0))
+    exact = {"rstd": rstd.detach()}
+    check("rms_bwd_map", "rms_bwd_map", given, {"o_new": dc, "dw": dw}, exact, tile, ["o_new", "dw"])
+
+
 def test_the_statistic_from_partials() -> None:
     rng = np.random.default_rng(7)
     partials = normal(rng, 9, 5)
