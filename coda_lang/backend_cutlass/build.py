@@ -103,7 +103,9 @@ def _key(emitted: Emitted, arch: str, tools: Toolchain, store: Cache) -> str:
 
 @cache
 def _toolchain_digest(tools: Toolchain, memo: Path) -> str:
-    return fingerprint.content_digest((tools.cutlass, *tools.cuda, tools.nvrtc, tools.builtins), memo)
+    # A folder inside another one (CUDA's include/cccl) is read with it.
+    cuda = [folder for folder in tools.cuda if not any(outer in folder.parents for outer in tools.cuda)]
+    return fingerprint.content_digest((tools.cutlass, *cuda, tools.nvrtc, tools.builtins), memo)
 
 
 def _cached(store: Cache, key: str, emitted: Emitted, start: float) -> tuple[bytes, Report] | None:
