@@ -103,6 +103,8 @@ class Driver:
         module, function = ctypes.c_void_p(), ctypes.c_void_p()
         self.check(self.raw.cuModuleLoadData(ctypes.byref(module), image), f"loading `{entry}`")
         self.check(self.raw.cuModuleGetFunction(ctypes.byref(function), module, entry.encode()), f"finding `{entry}`")
+        # By default the driver loads code at its first launch, which may be inside a graph capture.
+        self.check(self.raw.cuFuncLoad(function), f"loading `{entry}`")
         return function.value or 0
 
     def allow_shared(self, function: int, size: int) -> None:
