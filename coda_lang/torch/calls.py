@@ -48,7 +48,7 @@ def any_grad(*tensors: Tensor | None) -> bool:
 
 
 def operands(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """Tensors in the type of the products, autocast's where it is on. Raises ArgumentError unless all are bf16 or all f16."""
+    """Tensors in the products' type, autocast's where it is on. Raises ArgumentError unless all are bf16 or all f16."""
     kind = tensors[0].device.type
     if torch.is_autocast_enabled(kind):
         dtype = torch.get_autocast_dtype(kind)
@@ -62,7 +62,7 @@ def operands(*tensors: Tensor) -> tuple[Tensor, ...]:
 
 
 def linear_shapes(x: Tensor, weight: Tensor, name: str) -> None:
-    """Raises ArgumentError unless x [..., K] meets a weight [N, K]: compiled code has no other check before the kernel."""
+    """Raises ArgumentError unless x [..., K] meets a weight [N, K]: fake tensors meet no other check."""
     if weight.dim() != 2 or x.dim() < 1 or x.shape[-1] != weight.shape[1]:
         raise ArgumentError(f"{name}: x [..., K] needs a weight [N, K], got {list(x.shape)} and {list(weight.shape)}")
 

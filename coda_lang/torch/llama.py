@@ -1,0 +1,304 @@
+"""The parts of a Llama layer between attentions, each one operation: what meets in an epilogue stays in it, both ways.
+
+`rms_linear_rope` is the way into the first attention, `llama_mlp` the way out of the last one, and `llama_span` the
+whole way from the attention of one layer to that of the next:
+
+    x1 = x + y @ out.T      x2 = x1 + swiglu(rmsnorm(x1) @ gate_up.T) @ down.T      qkv = rope(rmsnorm(x2) @ qkv.T)
+
+Forward that is four kernels and two small reduces; backward, three products with epilogues (rms_linear_grad twice,
+linear_swiglu_grad), a map, and the products that make weight gradients. Between the passes an operation keeps y, x1,
+the pre-activation z, x2 and qkv, and makes the rest again. No product is run for a gradient that nothing needs.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from coda_lang.errors import ArgumentError
+from coda_lang.torch import calls, residual_rms, rope, swiglu
+from coda_lang.torch.calls import Gradient
+
+
+def rms_linear_rope(
+    x: Tensor, norm_weight: Tensor, weight: Tensor, cos: Tensor, sin: Tensor, position: Tensor, rotated: int,
+    eps: float = 1e-5,
+) -> Tensor:  # fmt: skip
+    """rope(rmsnorm(x)·norm_weight @ weight.T): arguments of `input_rms` and `linear_rope`. Raises ArgumentError."""
+    calls.linear_shapes(x, weight, "rms_linear_rope")
+    x, weight = calls.operands(x, weight)
+    y: Tensor = rope_op(
+        calls.rows(x), norm_weight.float(), weight, cos.float(), sin.float(), position.reshape(-1),
+        rotated=rotated, eps=eps,
+    )[0]  # fmt: skip
+    return calls.unrows(y, x)
+
+
+def llama_mlp(
+    y: Tensor, out: Tensor, x: Tensor, norm_weight: Tensor, gate_up: Tensor, down: Tensor, eps: float = 1e-5
+) -> Tensor:
+    """x1 = x + y @ out.T, then x1 + swiglu(rmsnorm(x1)·norm_weight @ gate_up.T) @ down.T.
+
+    Args:
+        y: [..., A], the attention's output; out: [N, A]; x: [..., N], the residual stream; norm_weight: [N].
+        gate_up: [2·I, N], gate row 2j and up row 2j+1; down: [N, I]. bf16 or f16, or any type under autocast.
+
+    Returns:
+        The new residual stream [..., N].
+
+    Raises:
+        ArgumentError: wrong shapes or types.
+    """
+    _mlp_shapes(y, out, x, gate_up, down)
+    y, out, x, gate_up, down = calls.operands(y, out, x, gate_up, down)
+    keep = calls.any_grad(y, out, x, norm_weight, gate_up, down)
+    x2: Tensor = mlp_op(
+        calls.rows(y), out, calls.rows(x), norm_weight.float(), gate_up, down, eps=eps, keep=keep
+    )[0]  # fmt: skip
+    return calls.unrows(x2, x)
+
+
+def llama_span(
+    y: Tensor, out: Tensor, x: Tensor, norm_weight: Tensor, gate_up: Tensor, down: Tensor,
+    next_norm: Tensor, qkv: Tensor, cos: Tensor, sin: Tensor, position: Tensor, rotated: int, eps: float = 1e-5,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """`llama_mlp` of one layer and `rms_linear_rope` of the next: the residual stream [..., N] and the turned qkv.
+
+    Raises:
+        ArgumentError: wrong shapes or types.
+    """
+    _mlp_shapes(y, out, x, gate_up, down)
+    calls.linear_shapes(x, qkv, "llama_span")
+    y, out, x, gate_up, down, qkv = calls.operands(y, out, x, gate_up, down, qkv)
+    keep = calls.any_grad(y, out, x, norm_weight, gate_up, down, next_norm, qkv)
+    x2, turned, *_ = span_op(
+        calls.rows(y), out, calls.rows(x), norm_weight.float(), gate_up, down, next_norm.float(), qkv,
+        cos.float(), sin.float(), position.reshape(-1), rotated=rotated, eps=eps, keep=keep,
+    )  # fmt: skip
+    return calls.unrows(x2, x), calls.unrows(turned, x)
+
+
+def _mlp_shapes(y: Tensor, out: Tensor, x: Tensor, gate_up: Tensor, down: Tensor) -> None:
+    calls.linear_shapes(y, out, "llama_mlp")
+    calls.linear_shapes(x, gate_up, "llama_mlp")
+    if down.shape != (out.shape[0], gate_up.shape[0] // 2) or out.shape[0] != x.shape[-1]:
+        shapes = f"out {list(out.shape)}, gate_up {list(gate_up.shape)}, down {list(down.shape)}"
+        rule = f"out is [N, A], gate_up [2·I, N] and down [N, I] with N = {x.shape[-1]}"
+        raise ArgumentError(f"llama_mlp: {rule}, got {shapes}")
+
+
+# -- the operations --
+
+
+@torch.library.custom_op("coda_lang::rms_linear_rope", mutates_args=())
+def rope_op(
+    x: Tensor, norm_weight: Tensor, weight: Tensor, cos: Tensor, sin: Tensor, position: Tensor,
+    *, rotated: int, eps: float,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """y, and the norm's rstd."""
+    start = calls.run("input_rms", "input_rms", ["sq", "h"], c=x, w=norm_weight)
+    rstd = residual_rms.combine_squares(start.sq, x.shape[1], eps)
+    return _turned(start.h, weight, rstd, cos, sin, position, rotated), rstd
+
+
+@rope_op.register_fake
+def _(
+    x: Tensor, norm_weight: Tensor, weight: Tensor, cos: Tensor, sin: Tensor, position: Tensor,
+    *, rotated: int, eps: float,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    return x.new_empty(x.shape[0], weight.shape[0]), x.new_empty(x.shape[0], dtype=torch.float32)
+
+
+@torch.library.custom_op("coda_lang::llama_mlp", mutates_args=())
+def mlp_op(
+    y: Tensor, out: Tensor, x: Tensor, norm_weight: Tensor, gate_up: Tensor, down: Tensor, *, eps: float, keep: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """x2; and x1, its rstd and z if they are to be kept for the backward pass."""
+    act, x1, rstd, z = _to_activation(y, out, x, norm_weight, gate_up, eps, keep)
+    x2: Tensor = calls.run("linear", "linear", ["d"], a=act, b=down, c=x1).d
+    return (x2, x1, rstd, z) if keep else (x2, calls.nothing(x), calls.nothing(rstd), calls.nothing(x))
+
+
+@mlp_op.register_fake
+def _(
+    y: Tensor, out: Tensor, x: Tensor, norm_weight: Tensor, gate_up: Tensor, down: Tensor, *, eps: float, keep: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    return x.new_empty(x.shape), *_kept(x, gate_up, keep)
+
+
+@torch.library.custom_op("coda_lang::llama_span", mutates_args=())
+def span_op(
+    y: Tensor, out: Tensor, x: Tensor, norm_weight: Tensor, gate_up: Tensor, down: Tensor,
+    next_norm: Tensor, qkv: Tensor, cos: Tensor, sin: Tensor, position: Tensor,
+    *, rotated: int, eps: float, keep: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """x2 and the turned qkv; and x1, its rstd, z and x2's rstd if they are to be kept for the backward pass."""
+    act, x1, rstd, z = _to_activation(y, out, x, norm_weight, gate_up, eps, keep)
+    end = calls.run("residual_rms", "residual_rms", ["d", "sq", "h"], a=act, b=down, c=x1, w=next_norm)
+    rstd2 = residual_rms.combine_squares(end.sq, x.shape[1], eps)
+    turned = _turned(end.h, qkv, rstd2, cos, sin, position, rotated)
+    if keep:
+        return end.d, turned, x1, rstd, z, rstd2
+    return end.d, turned, calls.nothing(x), calls.nothing(rstd), calls.nothing(x), calls.nothing(rstd)
+
+
+@span_op.register_fake
+def _(
+    y: Tensor, out: Tensor, x: Tensor, norm_weight: Tensor, gate_up: Tensor, down: Tensor,
+    next_norm: Tensor, qkv: Tensor, cos: Tensor, sin: Tensor, position: Tensor,
+    *, rotated: int, eps: float, keep: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    x1, rstd, z = _kept(x, gate_up, keep)
+    return x.new_empty(x.shape), x.new_empty(x.shape[0], qkv.shape[0]), x1, rstd, z, torch.empty_like(rstd)
+
+
+def _to_activation(
+    y: Tensor, out: Tensor, x: Tensor, norm_weight: Tensor, gate_up: Tensor, eps: float, keep: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """swiglu's result, x1, its rstd, and z if it is kept."""
+    mid = calls.run("residual_rms", "residual_rms", ["d", "sq", "h"], a=y, b=out, c=x, w=norm_weight)
+    rstd = residual_rms.combine_squares(mid.sq, x.shape[1], eps)
+    asked = ["z", "y"] if keep else ["y"]
+    gated = calls.run("rmsnorm_swiglu", "rmsnorm_swiglu", asked, a=mid.h, b=gate_up, rstd=rstd)
+    return gated.y, mid.d, rstd, gated.z if keep else calls.nothing(x)
+
+
+def _turned(
+    h: Tensor, weight: Tensor, rstd: Tensor, cos: Tensor, sin: Tensor, position: Tensor, rotated: int
+) -> Tensor:
+    table = {"cos": cos, "sin": sin, "position": position, "rotated": rotated}
+    y: Tensor = calls.run("rmsnorm_rope", "rmsnorm_rope_position", ["y"], a=h, b=weight, rstd=rstd, **table).y
+    return y
+
+
+def _kept(x: Tensor, gate_up: Tensor, keep: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """Fake x1, rstd and z."""
+    count = x.shape[0]
+    if not keep:
+        return calls.nothing(x), calls.nothing(x, torch.float32), calls.nothing(x)
+    return x.new_empty(x.shape), x.new_empty(count, dtype=torch.float32), x.new_empty(count, gate_up.shape[0])
+
+
+# -- their gradients --
+
+
+def _normalised(x: Tensor, rstd: Tensor, norm_weight: Tensor) -> Tensor:
+    return (x * rstd[:, None] * norm_weight).to(x.dtype)
+
+
+def _swiglu(z: Tensor) -> Tensor:
+    gate, up = z[:, 0::2].float(), z[:, 1::2].float()
+    return (gate * torch.sigmoid(gate) * up).to(z.dtype)
+
+
+def _rope_gradients(
+    needs: tuple[bool, bool, bool], saved: tuple[Tensor, ...], rotated: int, dy: Tensor, other: Gradient
+) -> tuple[Gradient, Gradient, Gradient]:
+    """Of x (which has `other` from elsewhere), the norm weight and the weight."""
+    need_x, need_norm, need_weight = needs
+    x, norm_weight, weight, rstd, y, cos, sin, position = saved
+    through = need_x or need_norm
+    dz, zdz = rope.grad_op(dy, y if through else None, cos, sin, position, rotated=rotated, width=x.shape[1])
+    dx = dnorm = normed = None
+    if through:
+        dx, normed, dnorm = residual_rms.linear_grad_op(
+            dz, weight, x, rstd, norm_weight, zdz, other, want_normed=need_weight, want_norm=need_norm
+        )  # fmt: skip
+    elif need_weight:
+        normed = _normalised(x, rstd, norm_weight)
+    dweight = calls.weight_gradient(dz, normed) if need_weight and normed is not None else None
+    return dx, dnorm if need_norm else None, dweight
+
+
+def _mlp_gradients(needs: tuple[bool, ...], saved: tuple[Any, ...], dx2: Tensor) -> tuple[Gradient, ...]:
+    """Of y, out, x, the norm weight, gate_up and down."""
+    need_y, need_out, need_x, need_norm, need_gate_up, need_down = needs
+    y, out, norm_weight, gate_up, down, x1, rstd, z = saved
+    stream = need_y or need_out or need_x
+    dx1 = dnorm = dz = zdz = act = normed = None
+    if stream or need_norm or need_gate_up:
+        dz, zdz, act = swiglu.linear_grad_op(dx2, down, z, width=x1.shape[1], want_y=need_down)
+    elif need_down:
+        act = _swiglu(z)
+    if stream or need_norm:
+        dx1, normed, dnorm = residual_rms.linear_grad_op(
+            dz, gate_up, x1, rstd, norm_weight, zdz, dx2, want_normed=need_gate_up, want_norm=need_norm
+        )  # fmt: skip
+    elif need_gate_up:
+        normed = _normalised(x1, rstd, norm_weight)
+    return (
+        calls.input_gradient(dx1, out) if need_y and dx1 is not None else None,
+        calls.weight_gradient(dx1, y) if need_out and dx1 is not None else None,
+        dx1 if need_x else None,
+        dnorm if need_norm else None,
+        calls.weight_gradient(dz, normed) if need_gate_up and dz is not None and normed is not None else None,
+        calls.weight_gradient(dx2, act) if need_down and act is not None else None,
+    )
+
+
+def _setup_rope(ctx: Any, inputs: Any, keyword_only_inputs: Any, output: Any) -> None:
+    x, norm_weight, weight, *table = inputs
+    y, rstd = output
+    ctx.set_materialize_grads(False)
+    ctx.mark_non_differentiable(rstd)
+    ctx.rotated = keyword_only_inputs["rotated"]
+    ctx.save_for_backward(x, norm_weight, weight, rstd, y, *table)
+
+
+def _backward_rope(ctx: Any, dy: Gradient, _: Gradient) -> tuple[Gradient, ...]:
+    if dy is None:
+        return (None,) * 6
+    needs = ctx.needs_input_grad[:3]
+    return *_rope_gradients(needs, ctx.saved_tensors, ctx.rotated, dy, None), None, None, None
+
+
+def _saved_mlp(ctx: Any, inputs: Any, x1: Tensor, rstd: Tensor, z: Tensor) -> tuple[Any, ...]:
+    y, out, _, norm_weight, gate_up, down = inputs
+    need_y, need_out = ctx.needs_input_grad[:2]
+    return y if need_out else None, out if need_y else None, norm_weight, gate_up, down, x1, rstd, z
+
+
+def _setup_mlp(ctx: Any, inputs: Any, keyword_only_inputs: Any, output: Any) -> None:
+    ctx.set_materialize_grads(False)
+    ctx.mark_non_differentiable(*output[1:])
+    ctx.kept = keyword_only_inputs["keep"]
+    ctx.save_for_backward(*_saved_mlp(ctx, inputs, *output[1:]))
+
+
+def _backward_mlp(ctx: Any, dx2: Gradient, *_: Gradient) -> tuple[Gradient, ...]:
+    if dx2 is None:
+        return (None,) * 6
+    _must_be_kept(ctx, "llama_mlp")
+    return _mlp_gradients(ctx.needs_input_grad, ctx.saved_tensors, dx2)
+
+
+def _setup_span(ctx: Any, inputs: Any, keyword_only_inputs: Any, output: Any) -> None:
+    next_norm, qkv, *table = inputs[6:]
+    x2, turned, x1, rstd, z, rstd2 = output
+    ctx.set_materialize_grads(False)
+    ctx.mark_non_differentiable(x1, rstd, z, rstd2)
+    ctx.rotated, ctx.kept = keyword_only_inputs["rotated"], keyword_only_inputs["keep"]
+    mlp = _saved_mlp(ctx, inputs[:6], x1, rstd, z)
+    ctx.save_for_backward(*mlp, x2, next_norm, qkv, rstd2, turned, *table)
+
+
+def _backward_span(ctx: Any, dx2: Gradient, dturned: Gradient, *_: Gradient) -> tuple[Gradient, ...]:
+    _must_be_kept(ctx, "llama_span")
+    saved = ctx.saved_tensors
+    mlp_needs, (need_norm, need_qkv) = ctx.needs_input_grad[:6], ctx.needs_input_grad[6:8]
+    dnorm = dqkv = None
+    if dturned is not None:
+        needs = (any(mlp_needs), need_norm, need_qkv)
+        dx2, dnorm, dqkv = _rope_gradients(needs, saved[8:], ctx.rotated, dturned, dx2)
+    mlp = (None,) * 6 if dx2 is None else _mlp_gradients(mlp_needs, saved[:8], dx2)
+    return *mlp, dnorm, dqkv, None, None, None
+
+
+def _must_be_kept(ctx: Any, name: str) -> None:
+    if not ctx.kept:
+        raise RuntimeError(f"coda_lang::{name} ran with keep=False, so it has no gradient")
+
+
+rope_op.register_autograd(_backward_rope, setup_context=_setup_rope)
+mlp_op.register_autograd(_backward_mlp, setup_context=_setup_mlp)
+span_op.register_autograd(_backward_span, setup_context=_setup_span)
