@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from coda_lang.interp.operations import OPERATIONS, Context, full, spread
 from coda_lang.ir.numerics import Array
 from coda_lang.ir.ops import OPS
@@ -40,9 +42,10 @@ def evaluate(schedule: Schedule, context: Context) -> dict[int, Array]:
         meaning = OPS[value.op].meaning
         if meaning is None:
             whole = [full(context, x, dims) for x, dims in zip(args, types, strict=True)]
-            held[i] = OPERATIONS[value.op](context, value, whole)
+            result = OPERATIONS[value.op](context, value, whole)
         else:
-            held[i] = meaning(*(_meet(context, x, d, value.type.dims) for x, d in zip(args, types, strict=True)))
+            result = meaning(*(_meet(context, x, d, value.type.dims) for x, d in zip(args, types, strict=True)))
+        held[i] = np.asarray(result)  # NumPy makes scalars of arrays without axes
         for a in schedule.last_use[i]:
             del held[a]
     return held

@@ -9,7 +9,7 @@ import numpy as np
 
 from coda_lang.binding import Binding
 from coda_lang.interp.evaluate import Schedule, align, evaluate
-from coda_lang.interp.operations import Context
+from coda_lang.interp.operations import Context, spread
 from coda_lang.ir.axes import Grid
 from coda_lang.ir.numerics import Array, from_storage, to_storage
 from coda_lang.ir.program import Kernel, Output, Param
@@ -89,7 +89,8 @@ def _panels(
         for store in kernel.stores:
             target = kernel.target(store.target)
             array = arrays[store.target] if isinstance(target, Param) else outputs[store.target]
-            _store(context, target, array, held[store.value], store.accumulate)
+            value = spread(context, held[store.value], kernel.values[store.value].type.dims, target.dims)
+            _store(context, target, array, value, store.accumulate)
         if progress is not None:
             progress(context.last, rows)
 

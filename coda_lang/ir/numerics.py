@@ -63,7 +63,7 @@ def fma(x: Array, y: Array, z: Array) -> Array:
     if x.dtype == np.float64:
         return x * y + z
     product = x.astype(np.float64) * y.astype(np.float64)
-    addend = np.broadcast_to(z.astype(np.float64), product.shape)
+    addend = z.astype(np.float64)
     total = np.asarray(product + addend)
     rest = total - product
     error = (product - (total - rest)) + (addend - rest)
@@ -127,13 +127,13 @@ def round_to(x: Array, dtype: str) -> Array:
 
 def _bf16(x: Array) -> Array:
     """f32 to bf16 in integer arithmetic, several times faster than a cast: add half, ties to even."""
-    bits = np.ascontiguousarray(x).view(np.uint32)
+    bits = np.asarray(x, order="C").view(np.uint32)
     rounded = bits >> 16
     rounded &= 1
     rounded += 0x7FFF
     rounded += bits
     rounded >>= 16
-    out = rounded.astype(np.uint16)
+    out = np.asarray(rounded.astype(np.uint16))
     nan = np.isnan(x)
     if nan.any():
         out[nan] = 0x7FC0

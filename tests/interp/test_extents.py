@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import coda_lang as coda
+from coda_lang.ir.ops import OPS
 
 X = np.arange(24, dtype=np.float32).reshape(4, 6)
 INDEX = np.array([0, 2, 1, 1])
@@ -83,3 +84,39 @@ def test_unpairs_repeats_a_head_wise_operand(rows: int) -> None:
     y = run(text, x=x, w=np.array([-1.0, -2.0], np.float32)).y
     np.testing.assert_array_equal(y[:, 0::2], x[:, 0::2])
     np.testing.assert_array_equal(y[:, 1::2], np.tile([-1.0, -2.0], (rows, 3)))
+
+
+def test_fma_whose_product_is_narrower_than_its_addend() -> None:
+    text = "map f<M, N>(x: f32[M, N], c: f32[M]) -> (y: f32[M, N]) { y <- fma(c, 2.0, x) + fma(0.5, 0.5, x) }"
+    c = np.array([1, 2, 3, 4], np.float32)
+    np.testing.assert_array_equal(run(text, x=X, c=c).y, (2 * c[:, None] + X) + (X + np.float32(0.25)))
+
+
+def test_a_head_wise_value_spreads_in_a_store() -> None:
+    text = """map f<M, N = H * D>(x: f32[M, N], h: f32[M, H], d: f32[D], inout s: f32[M, N]) -> (y: f32[M, N], z: f32[M, N]) {
+        y <- h  z <- d  s +<- h
+    }"""
+    h, d = np.arange(8, dtype=np.float32).reshape(4, 2), np.array([5, 6, 7], np.float32)
+    out = run(text, x=X, h=h, d=d, s=X.copy())
+    np.testing.assert_array_equal(out.y, np.repeat(h, 3, axis=1))
+    np.testing.assert_array_equal(out.z, np.tile(d, (4, 2)))
+    np.testing.assert_array_equal(out.s, X + np.repeat(h, 3, axis=1))
+
+
+@pytest.mark.parametrize("name", [o.name for o in OPS.values() if o.meaning and o.callable])
+def test_numbers_without_axes_go_through_every_operation(name: str) -> None:
+    row = OPS[name]
+    arguments = {"F": "s", "N": "s", "A": "s", "I": "i", "B": "s > 0.0"}
+    call = f"{name}({', '.join(arguments[k] for k in row.params)})"
+    value = f"f32({call})" if row.result in "I" else call
+    text = f"""reduce f<M>(x: f32[M], k: i64[]) -> (y: f32[], z: bf16[], w: f32[]) {{
+        s = sum(x, over=M)  i = k + 1  v = {value}
+        y <- v  z <- v  w <- round<bf16>(v)
+    }}"""
+    out = run(text, x=np.full(3, 0.25, np.float32), k=np.asarray(2))
+    vector = text.replace("(y: f32[], z: bf16[], w: f32[])", "(y: f32[M], z: bf16[M], w: f32[M])")
+    vector = vector.replace("s = sum(x, over=M)", "s = 3.0 * x")
+    each = run(vector, x=np.full(3, 0.25, np.float32), k=np.asarray(2))
+    assert {n: x.shape for n, x in out.items()} == {"y": (), "z": (), "w": ()}
+    for n in ("y", "z", "w"):
+        assert out[n] == each[n][0]
