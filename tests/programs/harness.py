@@ -17,7 +17,7 @@ import coda_lang as coda
 PROGRAMS = Path(__file__).parents[2] / "programs"
 BF16, F16 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float16)
 DTYPES = {"bf16": BF16, "f16": F16}
-SHAPES = [(1, 2, 1), (3, 10, 7), (65, 130, 37), (129, 264, 64)]  # M, N (even, for pairs), K
+SHAPES = [(1, 2, 1), (3, 10, 7), (26, 26, 26), (129, 264, 64)]  # M, N (even, for pairs), K
 TILES = [(128, 256), (16, 24)]
 
 

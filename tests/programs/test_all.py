@@ -95,23 +95,40 @@ def test_runs(file: Path, dtype: str) -> None:
                 assert not np.isnan(x.astype(np.float64)).any(), f"{name}: {output}"
 
 
-def arguments(program: coda.Program, dtype: str, optional: bool) -> dict[str, Any]:
+@pytest.mark.parametrize("axis", ["M", "K"])
+@pytest.mark.parametrize("file", FILES, ids=lambda p: p.stem)
+def test_empty(file: Path, axis: str) -> None:
+    """No rows: empty results. Nothing to sum in the product: the epilogue of zero."""
+    module = coda.load(file)
+    for name in module:
+        program = module[name]
+        if axis not in program.ir.axes or program.kind == "reduce":
+            continue
+        args = arguments(program, "bf16", True, LENGTHS | {axis: 0})
+        shapes = program.out_shapes(**args, tile=(4, 8))
+        got = program.interpret(**args, tile=(4, 8))
+        for output, shape in shapes.items():
+            assert got[output].shape == shape.shape
+            assert not np.isnan(got[output].astype(np.float64)).any()
+
+
+def arguments(program: coda.Program, dtype: str, optional: bool, lengths: dict[str, int] = LENGTHS) -> dict[str, Any]:
     """Data drawn from a program's domains. An axis that no shape fixes is passed by name."""
     ir = program.ir
     rng = np.random.default_rng(0)
     fixed = {d.axis for p in ir.params for d in p.dims if not d.tiled}
-    args: dict[str, Any] = {axis: LENGTHS[axis] for axis in ir.axes if axis not in fixed}
+    args: dict[str, Any] = {axis: lengths[axis] for axis in ir.axes if axis not in fixed}
     for p in ir.params:
         if p.default is not None and not optional:
             continue
-        shape = tuple(3 if d.tiled else int(d.coef * LENGTHS[d.axis or "M"]) for d in p.dims)
+        shape = tuple(3 if d.tiled else int(d.coef * lengths[d.axis or "M"]) for d in p.dims)
         if isinstance(p.dtype, str):
             choices = next(q.choices for q in ir.dtypes if q.name == p.dtype)
             storage = STORAGE[dtype if choices[0].kind == "float" else "i64"]
         else:
             storage = STORAGE[p.dtype.name]
         if storage.kind == "i":
-            high = LENGTHS["P"] if p.name == "position" else LENGTHS["N"]
+            high = lengths["P"] if p.name == "position" else lengths["N"]
             drawn = rng.integers(0, high, shape).astype(storage)
             args[p.name] = {"ignore_index": -100, "rotated": 8}.get(p.name, drawn)
             continue
