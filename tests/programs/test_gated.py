@@ -88,6 +88,9 @@ def test_gradient_without_a_product(tile: tuple[int, int], dtype: str) -> None:
         "dbias": by_tile(dz, tile[0], 0, lambda p: p.sum(0)),
     }
     check("swiglu_bwd_map", "swiglu_bwd_map", args, reference, tile=tile, outputs=list(reference))
+    rstd = rng.uniform(0.5, 3, 21).astype(np.float32)  # behind an RMSNorm: dz of the product itself
+    reference["dz"] = dz * wide(rstd)[:, None]
+    check("swiglu_bwd_map", "swiglu_bwd_map", args | {"rstd": rstd}, reference, tile=tile, outputs=list(reference))
 
 
 def test_parameters_of_the_oai_form() -> None:

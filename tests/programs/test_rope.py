@@ -94,7 +94,10 @@ def test_rope_by_position(heads: tuple[int, int, int], dtype: str, index: Any) -
         dy, kept = normal(rng, m, n, dtype=t), normal(rng, m, n, dtype=t)
         (dz,) = torch.autograd.grad(ys, zs, wide(dy))
         zdz = by_tile(wide(kept) * wide(dy), 256, 1, lambda p: p.sum(1))
-        check("rope_bwd", "rope_position_bwd_map", given | {"dy": dy, "y": kept}, {"dz": dz, "zdz": zdz})
+        given = given | {"dy": dy, "y": kept}
+        check("rope_bwd", "rope_position_bwd_map", given, {"dz": dz, "zdz": zdz})
+        reference = {"dz": dz * wide(rstd)[:, None], "zdz": zdz}  # behind an RMSNorm: of the product itself
+        check("rope_bwd", "rope_position_bwd_map", given | {"rstd": rstd}, reference)
 
 
 def test_a_position_outside_the_table_is_nan() -> None:
