@@ -34,6 +34,7 @@ class Call:
     scalars: dict[str, Number]
     out: dict[str, ArrayView]
     device: int | None
+    defaults: dict[str, Number]  # of the host scalars, also of those that were not passed: domains name them
 
     @property
     def order(self) -> list[str]:
@@ -91,7 +92,8 @@ class Caller:
                 if p.name in tensors and not p.dims and tensors[p.name].device is None:
                     host = arrays.to_numpy(tensors[p.name].owner, p.name)
                     tensors[p.name] = arrays.view(arrays.to_device(host, device, p.name), p.name)
-        return Call(kernel, binding, tensors, scalars, given, device)
+        defaults = {p.name: p.default for p in self.ir.params if p.host and p.default is not None}
+        return Call(kernel, binding, tensors, scalars, given, device, defaults)
 
     def _device(self, views: Mapping[str, ArrayView]) -> int | None:
         """The device of a call; single numbers may lie on the host beside arrays on a GPU."""
@@ -204,13 +206,13 @@ def check_domains(call: Call) -> None:
     """Every input lies in its domain. Raises ArgumentError naming the first element that does not."""
     values = {n: np.asarray(x) for n, x in call.scalars.items()}
     values |= {n: arrays.to_numpy(v.owner, n) for n, v in call.tensors.items()}
-    defaults = {n: values[n] for n in call.scalars}
+    scalars: dict[str, Any] = {**call.defaults, **{n: values[n] for n in call.scalars}}
     for p in call.kernel.params:
         x = values.get(p.name)
         if p.domain is None or x is None or not x.size:
             continue
         wide = x.astype(np.int64 if x.dtype.kind in "iu" else np.float64)
-        ok = inside(p.domain, wide, call.binding, defaults)
+        ok = inside(p.domain, wide, call.binding, scalars)
         if not ok.all():
             place = tuple(int(i) for i in np.argwhere(~ok)[0])
             at = f" at {list(place)}" if place else ""
