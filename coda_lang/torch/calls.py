@@ -77,16 +77,11 @@ def unrows(y: Tensor, like: Tensor) -> Tensor:
     return y.view(*like.shape[:-1], y.shape[-1])
 
 
-def scale_rows(x: Tensor, rstd: Tensor | None) -> Tensor:
-    """x·rstd[:, None], rounded once to x's type."""
-    return x if rstd is None else (x * rstd[:, None]).to(x.dtype)
+def input_gradient(dz: Tensor, weight: Tensor) -> Tensor:
+    """Of z = x @ weight.T with respect to x."""
+    return dz @ weight
 
 
-def input_gradient(dz: Tensor, weight: Tensor, rstd: Tensor | None = None) -> Tensor:
-    """Of z = rstd·(x @ weight.T) with respect to x."""
-    return scale_rows(dz @ weight, rstd)
-
-
-def weight_gradient(dz: Tensor, x: Tensor, rstd: Tensor | None = None) -> Tensor:
-    """Of z = rstd·(x @ weight.T) with respect to the weight."""
-    return dz.T @ scale_rows(x, rstd)
+def weight_gradient(dz: Tensor, x: Tensor) -> Tensor:
+    """Of z = x @ weight.T with respect to the weight."""
+    return dz.T @ x

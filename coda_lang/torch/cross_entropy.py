@@ -116,7 +116,8 @@ def grad_op(
     chunks = [slice(i, min(i + chunk_rows, count)) for i in range(0, count, chunk_rows)]
     options = {"ignore_index": ignore_index, "eps": eps or None, "zeta": zeta or None, "cap": cap or None}
     name = "cross_entropy_bwd" if rstd is None else "rmsnorm_cross_entropy_bwd"
-    asked = ["dz", *(["zdz"] if want_rstd else [])]
+    gradient = "dz" if rstd is None else "da"
+    asked = [gradient, *(["zdz"] if want_rstd else [])]
     dx = torch.empty_like(x) if want_x else calls.nothing(x)
     drstd = torch.empty_like(lse) if want_rstd else calls.nothing(lse)
     single = len(chunks) == 1
@@ -128,11 +129,11 @@ def grad_op(
         row = {"a": x[rows], "rstd": scale, "lse": lse[rows], "target": target[rows], "dloss": dloss[rows]}
         out = calls.run(name, name, asked, b=weight, **row, **options)
         if want_x:
-            dx[rows] = calls.input_gradient(out.dz, weight, scale)
+            dx[rows] = calls.input_gradient(out[gradient], weight)
         if want_weight and single:
-            dw = calls.weight_gradient(out.dz, x[rows], scale)
+            dw = calls.weight_gradient(out[gradient], x)
         elif want_weight:
-            calls.run("linear_dw", "linear_dw_accumulate", [], a=out.dz, b=calls.scale_rows(x[rows], scale), dw=dw)
+            calls.run("linear_dw", "linear_dw_accumulate", [], a=out[gradient], b=x[rows], dw=dw)
         if scale is not None and want_rstd:
             drstd[rows] = calls.row_sums(out.zdz) / scale
     return dx, dw.to(weight.dtype), drstd

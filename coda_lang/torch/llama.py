@@ -198,7 +198,9 @@ def _rope_gradients(
     need_x, need_norm, need_weight = needs
     x, norm_weight, weight, rstd, y, cos, sin, position = saved
     through = need_x or need_norm
-    dz, zdz = rope.grad_op(dy, y if through else None, cos, sin, position, rotated=rotated, width=x.shape[1])
+    dz, zdz = rope.grad_op(
+        dy, y if through else None, None, cos, sin, position, rotated=rotated, width=x.shape[1]
+    )  # fmt: skip
     dx = dnorm = normed = None
     if through:
         dx, normed, dnorm = residual_rms.linear_grad_op(

@@ -73,20 +73,22 @@ def _(
 
 @torch.library.custom_op("coda_lang::rope_grad", mutates_args=())
 def grad_op(
-    dy: Tensor, y: Tensor | None, cos: Tensor, sin: Tensor, position: Tensor, *, rotated: int, width: int
-) -> tuple[Tensor, Tensor]:
-    """dz: dy turned back. With the saved y, also Σ y·dy = Σ z·dz of each row, divided by `width`."""
+    dy: Tensor, y: Tensor | None, rstd: Tensor | None, cos: Tensor, sin: Tensor, position: Tensor,
+    *, rotated: int, width: int,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """dz: dy turned back (times rstd, if given). With the saved y, also Σ y·dy = Σ z·dz of each row over `width`."""
     asked = ["dz", "zdz"] if y is not None else ["dz"]
     saved = dy if y is None else y  # dy stands in for a y that no output reads
     table = {"cos": cos, "sin": sin, "position": position, "rotated": rotated}
-    out = calls.run("rope_bwd", "rope_position_bwd_map", asked, dy=dy, y=saved, **table)
+    out = calls.run("rope_bwd", "rope_position_bwd_map", asked, dy=dy, y=saved, rstd=rstd, **table)
     return out.dz, calls.row_sums(out.zdz, width) if y is not None else calls.nothing(dy, torch.float32)
 
 
 @grad_op.register_fake
 def _(
-    dy: Tensor, y: Tensor | None, cos: Tensor, sin: Tensor, position: Tensor, *, rotated: int, width: int
-) -> tuple[Tensor, Tensor]:
+    dy: Tensor, y: Tensor | None, rstd: Tensor | None, cos: Tensor, sin: Tensor, position: Tensor,
+    *, rotated: int, width: int,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     return dy.new_empty(dy.shape), dy.new_empty(0 if y is None else dy.shape[0], dtype=torch.float32)
 
 
@@ -102,10 +104,10 @@ def _setup(ctx: Any, inputs: Any, keyword_only_inputs: Any, output: Any) -> None
 def _backward(ctx: Any, dy: Tensor) -> tuple[Gradient, Gradient, Gradient, None, None, None]:
     x, weight, rstd, cos, sin, position, y = ctx.saved_tensors
     need_x, need_weight, need_rstd = ctx.needs_input_grad[:3]
-    dz, zdz = grad_op(dy, y if need_rstd else None, cos, sin, position, rotated=ctx.rotated, width=1)
+    dz, zdz = grad_op(dy, y if need_rstd else None, rstd, cos, sin, position, rotated=ctx.rotated, width=1)
     return (
-        calls.input_gradient(dz, weight, rstd) if need_x else None,
-        calls.weight_gradient(dz, x, rstd) if need_weight else None,
+        calls.input_gradient(dz, weight) if need_x else None,
+        calls.weight_gradient(dz, x) if need_weight else None,
         zdz / rstd if need_rstd else None,  # z = rstd·acc, so drstd = Σ acc·dz = Σ z·dz / rstd
         None,
         None,

@@ -55,10 +55,12 @@ def _(
 
 
 @torch.library.custom_op("coda_lang::swiglu_grad", mutates_args=())
-def grad_op(dy: Tensor, z: Tensor, *, want_zdz: bool, want_bias: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """dz from dy; Σ z·dz of each row and the column sums of dz, each if asked for."""
+def grad_op(
+    dy: Tensor, z: Tensor, rstd: Tensor | None, *, want_zdz: bool, want_bias: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """dz from dy (times rstd, if given); Σ z·dz of each row and the column sums of dz, each if asked for."""
     asked = ["dz", *(["zdz"] if want_zdz else []), *(["dbias"] if want_bias else [])]
-    out = calls.run("swiglu_bwd_map", "swiglu_bwd_map", asked, dy=dy, z=z)
+    out = calls.run("swiglu_bwd_map", "swiglu_bwd_map", asked, dy=dy, z=z, rstd=rstd)
     return (
         out.dz,
         calls.row_sums(out.zdz) if want_zdz else calls.nothing(dy, torch.float32),
@@ -67,7 +69,9 @@ def grad_op(dy: Tensor, z: Tensor, *, want_zdz: bool, want_bias: bool) -> tuple[
 
 
 @grad_op.register_fake
-def _(dy: Tensor, z: Tensor, *, want_zdz: bool, want_bias: bool) -> tuple[Tensor, Tensor, Tensor]:
+def _(
+    dy: Tensor, z: Tensor, rstd: Tensor | None, *, want_zdz: bool, want_bias: bool
+) -> tuple[Tensor, Tensor, Tensor]:
     return (
         z.new_empty(z.shape),
         dy.new_empty(z.shape[0] if want_zdz else 0, dtype=torch.float32),
@@ -113,10 +117,10 @@ def _backward(ctx: Any, dy: Gradient, _: Gradient) -> tuple[Gradient, Gradient, 
         raise RuntimeError("coda_lang::linear_swiglu ran with keep=False, so it has no gradient")
     x, weight, rstd, z = ctx.saved_tensors
     need_x, need_weight, need_rstd, need_bias = ctx.needs_input_grad
-    dz, zdz, dbias = grad_op(dy, z, want_zdz=need_rstd, want_bias=need_bias)
+    dz, zdz, dbias = grad_op(dy, z, rstd, want_zdz=need_rstd, want_bias=need_bias)
     return (
-        calls.input_gradient(dz, weight, rstd) if need_x else None,
-        calls.weight_gradient(dz, x, rstd) if need_weight else None,
+        calls.input_gradient(dz, weight) if need_x else None,
+        calls.weight_gradient(dz, x) if need_weight else None,
         zdz / rstd if need_rstd else None,  # z = rstd·acc, so drstd = Σ acc·dz = Σ z·dz / rstd
         dbias if need_bias else None,
     )
