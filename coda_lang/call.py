@@ -81,8 +81,8 @@ class Caller:
             axes = self._axes_of(acc, axes)
         binding = bindings.bind(kernel, shapes, axes)
         if acc is not None:  # without operands nothing binds their type, and only stores need it
-            for p in self.ir.dtypes:
-                binding.dtypes.setdefault(p.name, p.choices[0])
+            for parameter in self.ir.dtypes:
+                binding.dtypes.setdefault(parameter.name, parameter.choices[0])
         for p in kernel.params:
             if p.inout and tensors[p.name].readonly:
                 raise ArgumentError(f"{self.ir.name}: `{p.name}` is updated in place and is read-only")
@@ -265,7 +265,7 @@ def overlap(x: ArrayView, y: ArrayView) -> bool:
     if spans[0][1] <= spans[1][0] or spans[1][1] <= spans[0][0]:
         return False
     try:
-        return np.shares_memory(_addresses(x), _addresses(y), max_work=10_000)
+        return np.shares_memory(_addresses(x), _addresses(y), max_work=10_000)  # type: ignore[arg-type]
     except np.exceptions.TooHardError:
         return True
 

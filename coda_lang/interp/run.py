@@ -16,7 +16,8 @@ from coda_lang.ir.program import Kernel, Output, Param
 from coda_lang.ir.types import Dim
 
 DEFAULT_TILE = (128, 256)
-PANEL_ELEMENTS = 1 << 20  # a panel's f32 values stay near the caches; BLAS is at full speed from a few hundred rows
+PANEL_ELEMENTS = 1 << 20  # a panel's f32 values stay near the caches
+PANEL_ROWS = 256  # at least: BLAS is at full speed from a few hundred rows
 
 Progress = Callable[[int, int], None]
 
@@ -96,7 +97,7 @@ def _panels(
 
 
 def _panel_rows(rows: int, cols: int, tile_rows: int, whole_tiles: bool) -> int:
-    step = max(256, PANEL_ELEMENTS // max(1, cols))
+    step = max(PANEL_ROWS, PANEL_ELEMENTS // max(1, cols))
     if whole_tiles:  # partials over rows need each tile whole
         step = -(-step // tile_rows) * tile_rows
     return max(1, min(step, rows))

@@ -10,9 +10,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import torch
-from bounds import Analysis, Array
 
 import coda_lang as coda
+from coda_lang.interp.bounds import Analysis, Array
 
 PROGRAMS = Path(__file__).parents[2] / "programs"
 BF16, F16 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float16)

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from bounds import Analysis, U, gamma
 from harness import DTYPES, load, normal, operands
 
 import coda_lang as coda
+from coda_lang.interp.bounds import Analysis, U, gamma
 
 
 def analysis(text: str, **args: Any) -> Analysis:

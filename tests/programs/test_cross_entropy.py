@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
-from bounds import Analysis
 from harness import DTYPES, TILES, by_tile, check, compare, load, normal, operands, wide
 
 import coda_lang as coda
+from coda_lang.interp.bounds import Analysis
 
 IGNORE = -100
 SHAPES = [(1, 1, 1), (3, 10, 7), (65, 131, 37), (19, 1000, 40)]  # M, V (any), K

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
-from bounds import Analysis
 from harness import DTYPES, F16, SHAPES, TILES, by_tile, check, load, normal, operands, wide
+
+from coda_lang.interp.bounds import Analysis
 
 ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "relu": F.relu,

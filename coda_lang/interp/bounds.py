@@ -9,8 +9,9 @@ in f32. Standard model (Higham, "Accuracy and Stability of Numerical Algorithms"
 - a function that is monotone carries an error e at x to max|f(x ± e) − f(x)|; x·y to |x|·eʸ + |y|·eˣ + eˣ·eʸ;
 - a store adds the unit roundoff of its format, or half its smallest subnormal.
 
-An argument may come with the exact value that it stands for (`exact`): the difference is its error. So rounded inputs,
-such as the stored output of an earlier kernel, are compared with an oracle that never rounds.
+An argument may come with the exact value that it stands for (`exact`): the difference is its error. So rounded
+inputs, such as the stored output of an earlier kernel, are compared with an oracle that never rounds. With `gpu`, each
+operation also has the error that the operation table states for the GPU; with `acc`, the accumulator is known and exact.
 """
 
 from __future__ import annotations
@@ -83,8 +84,11 @@ class Analysis:
         args: Mapping[str, Any],
         exact: Mapping[str, Array] | None = None,
         tile: tuple[int, int] = (128, 256),
+        *,
+        gpu: bool = False,
+        acc: Array | None = None,
     ) -> None:
-        self.kernel, self.tile = kernel, tile
+        self.kernel, self.tile, self.gpu, self.acc = kernel, tile, gpu, acc
         self.args = {n: np.asarray(v) for n, v in args.items()}
         self.exact = dict(exact or {})
         self.extents = self._extents()
@@ -186,7 +190,7 @@ class Analysis:
             result: Approx = method(v, *args)
             return result
         if v.op in MONOTONE:
-            return _monotone(MONOTONE[v.op], args[0])
+            return self._on_gpu(v.op, _monotone(MONOTONE[v.op], args[0]))
         if v.op in COMPARISONS:
             x, y = args
             doubt = (x.error + y.error > 0) & (np.abs(x.value - y.value) <= x.error + y.error)
@@ -198,6 +202,14 @@ class Analysis:
         for x in args:  # exact functions that bring values no further apart; a bool's doubt joins
             error = np.logical_or(error, x.error) if v.op in ("and", "or", "not") else np.maximum(error, x.error)
         return Approx(meaning(*(x.value for x in args)), error)
+
+    def _on_gpu(self, op: str, x: Approx) -> Approx:
+        """Adds the GPU's own error of one evaluation. An ulp is at most 2u·|x|, or 2⁻¹⁴⁹ among the subnormals."""
+        if not self.gpu:
+            return x
+        row = OPS[op]
+        ulps = np.where(x.size == 0, 0.0, row.gpu_ulp * (2 * U * x.size + TINY))
+        return Approx(x.value, x.error + ulps + row.gpu_abs)
 
     def _const(self, v: Value) -> Approx:
         """A number of few digits is exact in f32; one like 1/√2 was rounded to it."""
@@ -231,6 +243,8 @@ class Analysis:
         return Approx(exact, np.abs(wide - exact))
 
     def _acc(self, v: Value) -> Approx:
+        if self.acc is not None:
+            return _known(self.acc.astype(np.float64))
         p = self.kernel.product
         assert p is not None
         a, b = self._argument(p.a), self._argument(p.b)
@@ -254,7 +268,8 @@ class Analysis:
         q = x.value / y.value
         room = np.abs(y.value) - y.error
         carried = (x.error + np.abs(q) * y.error) / room
-        return rounded(q, np.where((x.error == 0) & (y.error == 0), 0.0, np.where(room > 0, carried, np.inf)))
+        error = np.where((x.error == 0) & (y.error == 0), 0.0, np.where(room > 0, carried, np.inf))
+        return self._on_gpu("div", rounded(q, error))
 
     def _select(self, v: Value, c: Approx, x: Approx, y: Approx) -> Approx:
         error = np.where(c.value, x.error, y.error)
