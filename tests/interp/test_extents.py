@@ -93,7 +93,9 @@ def test_fma_whose_product_is_narrower_than_its_addend() -> None:
 
 
 def test_a_head_wise_value_spreads_in_a_store() -> None:
-    text = """map f<M, N = H * D>(x: f32[M, N], h: f32[M, H], d: f32[D], inout s: f32[M, N]) -> (y: f32[M, N], z: f32[M, N]) {
+    text = """map f<M, N = H * D>(x: f32[M, N], h: f32[M, H], d: f32[D], inout s: f32[M, N]) -> (
+        y: f32[M, N], z: f32[M, N],
+    ) {
         y <- h  z <- d  s +<- h
     }"""
     h, d = np.arange(8, dtype=np.float32).reshape(4, 2), np.array([5, 6, 7], np.float32)
