@@ -8,7 +8,7 @@ argument; `Field.offset` is checked by a `static_assert(offsetof(…))` in the g
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from math import prod
 from typing import Literal
@@ -120,6 +120,11 @@ def grid(emitted: Emitted, length: Callable[[Dim], int], multiprocessors: int) -
     m, n = emitted.cluster
     tiles = -(-length(rows) // (tile_m * m)) * -(-length(cols) // (tile_n * n))
     return min(tiles, max(1, multiprocessors // (m * n))) * m, n, 1
+
+
+def output_key(params: Collection[str], name: str) -> str:
+    """The name of an output's tensor in fields and in `direct`: its own, marked where an input has the same name."""
+    return name + "'" if name in params else name
 
 
 def tile_count(length: int, tile: int) -> int:

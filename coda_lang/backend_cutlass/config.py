@@ -1,0 +1,199 @@
+"""Schedules: the space of configurations, why a candidate does not fit, and which one a call gets by default."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
+from typing import Literal
+
+from coda_lang.errors import ArgumentError
+
+SHARED_LIMIT = 232_448  # bytes of shared memory that one block of sm_90 may use
+REGISTERS = {"cooperative": 232, "pingpong": 232}  # of a consumer thread, as CUTLASS's kernels set them
+
+
+@dataclass(frozen=True)
+class Config:
+    """One schedule of a kernel with a product.
+
+    A cooperative tile is shared by two warpgroups; in a pingpong schedule each has a tile of its own, and one's epilogue
+    hides behind the other's mainloop. `swizzle` cluster rows (or columns, `raster` m) are walked together, so that the tiles
+    in flight share operands in L2. `epilogue_n` columns of a tile pass through shared memory at a time, in
+    `store_stages` buffers; tiles that are loaded come in `load_stages`.
+    """
+
+    tile_m: int = 128
+    tile_n: int = 256
+    cluster_m: int = 2
+    cluster_n: int = 1
+    schedule: Literal["cooperative", "pingpong"] = "cooperative"
+    stages: int = 4
+    swizzle: int = 8
+    raster: Literal["m", "n"] = "n"
+    epilogue_n: int = 64
+    store_stages: int = 2
+    load_stages: int = 2
+
+    @property
+    def warpgroups(self) -> int:
+        """Consumer warpgroups that share one tile."""
+        return 2 if self.schedule == "cooperative" else 1
+
+    @property
+    def threads(self) -> int:
+        return 384
+
+    def __str__(self) -> str:
+        text = f"{self.tile_m}x{self.tile_n},cluster={self.cluster_m}x{self.cluster_n},{self.schedule}"
+        for f in fields(self):
+            if f.name in _KEYS.values() and getattr(self, f.name) != f.default:
+                key = next(k for k, v in _KEYS.items() if v == f.name)
+                text += f",{key}={getattr(self, f.name)}"
+        return text
+
+    @staticmethod
+    def parse(text: str) -> Config:
+        """A configuration as the command line writes it: ``128x256,cluster=2x1,cooperative,stages=4,swizzle=8``.
+
+        A tile may carry the mainloop's depth, which is 64: ``128x256x64``. What is not named has its default.
+
+        Raises:
+            ArgumentError: a part that is none of these.
+        """
+        config = Config()
+        for part in text.replace(" ", "").split(","):
+            key, _, value = part.partition("=")
+            if (tile := re.fullmatch(r"(\d+)x(\d+)(x64)?", part)) is not None:
+                config = replace(config, tile_m=int(tile[1]), tile_n=int(tile[2]))
+            elif part in ("cooperative", "pingpong"):
+                config = replace(config, schedule=part)  # type: ignore[arg-type]
+            elif key == "cluster" and (cluster := re.fullmatch(r"(\d+)x(\d+)", value)) is not None:
+                config = replace(config, cluster_m=int(cluster[1]), cluster_n=int(cluster[2]))
+            elif key == "raster" and value in ("m", "n"):
+                config = replace(config, raster=value)  # type: ignore[arg-type]
+            elif key in _KEYS and key != "raster" and value.isdecimal():
+                config = replace(config, **{_KEYS[key]: int(value)})
+            else:
+                raise ArgumentError(
+                    f"`{part}` is no part of a configuration: write like {Config()},stages=4,swizzle=8,raster=n"
+                )
+        return config
+
+
+_KEYS = {
+    "stages": "stages",
+    "swizzle": "swizzle",
+    "raster": "raster",
+    "epilogue": "epilogue_n",
+    "stores": "store_stages",
+    "loads": "load_stages",
+}
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """What an epilogue needs beside the accumulators, as the emitter counts it for a kernel.
+
+    Bytes of one row of every tile that is loaded or stored through shared memory, per accumulator column; bytes of shared
+    memory of reductions along columns, for each warp and accumulator column; columns that must not be cut by a tile.
+    """
+
+    load_bytes: float = 0.0
+    store_bytes: float = 0.0
+    reduce_bytes: float = 0.0
+
+
+def epilogue_bytes(config: Config, need: Footprint) -> int:
+    """Shared memory of the epilogue's nodes."""
+    rows = 64 * config.warpgroups
+    loads = need.load_bytes * config.epilogue_n * rows * config.load_stages
+    stores = need.store_bytes * config.epilogue_n * rows * config.store_stages
+    reduces = need.reduce_bytes * config.tile_n * 4 * config.warpgroups
+    return int(loads + stores + reduces)
+
+
+def shared_bytes(config: Config, need: Footprint) -> int:
+    """Dynamic shared memory of a kernel: barriers, the epilogue's buffers and the mainloop's stages."""
+    mainloop = config.stages * (config.tile_m + config.tile_n) * 128
+    return 1024 + -(-epilogue_bytes(config, need) // 1024) * 1024 + mainloop
+
+
+def rejection(config: Config, need: Footprint = Footprint()) -> str | None:
+    """Why a configuration cannot be built for a kernel; None if it can."""
+    rows = 64 * config.warpgroups
+    if config.tile_m % rows or config.tile_m <= 0:
+        return f"tile_m = {config.tile_m}: a {config.schedule} tile has a multiple of {rows} rows"
+    if config.tile_n not in (64, 128, 192, 256):
+        return f"tile_n = {config.tile_n}: wgmma tiles here are 64, 128, 192 or 256 columns wide"
+    accumulators = config.tile_m // rows * config.tile_n // 2
+    if accumulators > 192:
+        return f"{accumulators} accumulator registers a thread: at most 192 leave room for an epilogue"
+    if config.cluster_m not in (1, 2, 4) or config.cluster_n not in (1, 2, 4) or config.cluster_m * config.cluster_n > 8:
+        return f"a cluster of {config.cluster_m}x{config.cluster_n}: 1, 2 or 4 along an axis, 8 blocks at most"
+    if config.epilogue_n not in (16, 32, 64) or config.tile_n % config.epilogue_n:
+        return f"epilogue = {config.epilogue_n}: 16, 32 or 64 columns at a time"
+    if not (2 <= config.stages <= 12) or not (1 <= config.store_stages <= 8) or not (1 <= config.load_stages <= 8):
+        return "2 to 12 mainloop stages, 1 to 8 of each kind in the epilogue"
+    if config.swizzle < 1:
+        return "swizzle counts the cluster rows walked together: 1 or more"
+    total = shared_bytes(config, need)
+    if total > SHARED_LIMIT:
+        return f"{total} bytes of shared memory, {SHARED_LIMIT} at most"
+    return None
+
+
+def candidates(need: Footprint) -> Iterator[tuple[Config, str | None]]:
+    """The whole space, each configuration with the reason why it is rejected, or None. Stages are as many as fit."""
+    shapes: list[tuple[int, int, Literal["cooperative", "pingpong"]]] = [
+        (128, 256, "cooperative"),
+        (256, 128, "cooperative"),
+        (128, 128, "cooperative"),
+        (256, 192, "cooperative"),
+        (128, 192, "cooperative"),
+        (64, 256, "pingpong"),
+        (128, 128, "pingpong"),
+        (128, 192, "pingpong"),
+        (64, 128, "pingpong"),
+        (64, 64, "pingpong"),
+    ]
+    for tile_m, tile_n, schedule in shapes:
+        for cluster_m, cluster_n in ((2, 1), (1, 2), (1, 1), (4, 1), (2, 2)):
+            for epilogue_n in (64, 32):
+                config = Config(tile_m, tile_n, cluster_m, cluster_n, schedule, 2, epilogue_n=epilogue_n)
+                config = deepest(config, need)
+                yield config, rejection(config, need)
+
+
+def deepest(config: Config, need: Footprint) -> Config:
+    """The configuration with as many mainloop stages as shared memory holds, 8 at most."""
+    for stages in range(8, 1, -1):
+        tried = replace(config, stages=stages)
+        if rejection(tried, need) is None:
+            return tried
+    return replace(config, stages=2)
+
+
+def default(need: Footprint, rows: int | None = None, cols: int | None = None) -> Config:
+    """The configuration of a call that names none.
+
+    The widest tile has the least traffic; a problem of few rows, or of too few tiles to fill the device, takes smaller ones.
+    """
+    wide = _first_that_fits([Config(), Config(epilogue_n=32), Config(epilogue_n=32, store_stages=1)], need)
+    if rows is None or cols is None:
+        return wide
+    if rows <= 64:
+        return _first_that_fits([Config(64, 128, 1, 1, "pingpong", 6), Config(64, 64, 1, 1, "pingpong", 6)], need)
+    tiles = -(-rows // 128) * -(-cols // 256)
+    if tiles < 100:
+        return _first_that_fits([Config(128, 128, 1, 1, "pingpong", 5)], need)
+    return wide
+
+
+def _first_that_fits(configs: list[Config], need: Footprint) -> Config:
+    """The first that keeps three stages or more; else the last."""
+    for config in configs:
+        fit = deepest(config, need)
+        if rejection(fit, need) is None and fit.stages >= 3:
+            return fit
+    return deepest(replace(configs[-1], tile_n=128, epilogue_n=32, store_stages=1), need)

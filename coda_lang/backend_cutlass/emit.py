@@ -1,0 +1,559 @@
+"""From a specialised kernel to a CUDA translation unit: CUTLASS's kernel layer over an epilogue visitor tree.
+
+The tree is always of one shape. A compute node, generated, holds all maps; its children are the loads and the
+accumulator (`Sm90TreeVisitor`). Its results go to one node for each store or reduction, side by side
+(`Sm90SplitTreeVisitor`). The nodes are templates of ``csrc/coda``; what is generated beside the compute node are their
+arguments and the parameter block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from coda_lang.backend_cutlass.abi import (
+    CType,
+    Emitted,
+    Extent,
+    Pointer,
+    Scalar,
+    Source,
+    Stride,
+    TensorMap,
+    layout,
+    output_key,
+)
+from coda_lang.backend_cutlass.config import Config, Footprint, default, rejection, shared_bytes
+from coda_lang.backend_cutlass.cuda_ops import STORAGE
+from coda_lang.backend_cutlass.functor import Functor, Member, Table, Text, count, note
+from coda_lang.backend_cutlass.shapes import Form, form_of, forms, grid_of
+from coda_lang.errors import BackendError
+from coda_lang.ir.program import Kernel, Output, Param, Store
+from coda_lang.ir.types import BF16, F16, F32, Dim, DType
+from coda_lang.source import NOWHERE, Span
+
+TAP = "acc"  # the name under which the accumulator is stored, if asked for
+MAP_TILE = (64, 128)
+
+_STATES = {
+    "tile_sum": "coda::SumState",
+    "tile_max": "coda::MaxState",
+    "tile_absmax": "coda::AbsMaxState",
+    "tile_logsumexp": "coda::LogSumExpState",
+    "tile_welford": "coda::WelfordState",
+}
+_STATE_BYTES = {"tile_logsumexp": 8, "tile_welford": 12}
+_PARTS = ("count", "mean", "m2")
+
+
+@dataclass(frozen=True)
+class Node:
+    """One node of the tree: its type, the initialiser of its Params, and what it comes from."""
+
+    name: str
+    type: str
+    params: str
+    span: Span
+    fragment: str = ""  # the type of what a load hands to the compute node
+
+
+@dataclass
+class _Block:
+    """Collects the fields of the parameter block."""
+
+    fields: dict[str, tuple[CType, Source]] = field(default_factory=dict)
+
+    def add(self, name: str, ctype: CType, source: Source) -> str:
+        self.fields.setdefault(name, (ctype, source))
+        return f"block.{name}"
+
+    def layout(self) -> list[tuple[str, CType, Source]]:
+        """Descriptors first, the operands' foremost, then the rest."""
+        maps = [(n, c, s) for n, (c, s) in self.fields.items() if c == "TensorMap"]
+        return maps + [(n, c, s) for n, (c, s) in self.fields.items() if c != "TensorMap"]
+
+
+def emit(
+    kernel: Kernel,
+    dtypes: Mapping[str, DType],
+    config: Config | None = None,
+    *,
+    direct: frozenset[str] = frozenset(),
+    tap: bool = False,
+) -> Emitted:
+    """The CUDA of a kernel, map or reduce that `ir.passes.specialise` returned.
+
+    `dtypes` binds its dtype parameters. `direct` names the tensors (outputs as `abi.output_key` names them) that TMA cannot
+    move: an address or a row stride that is no multiple of 16 bytes, or elements that are not contiguous. `tap` adds a
+    store of the f32 accumulator to a tensor named `TAP`.
+
+    Raises:
+        BackendError: the backend cannot do this: f8 operands, or a configuration that does not fit.
+    """
+    if kernel.kind == "reduce":
+        from coda_lang.backend_cutlass.emit_reduce import emit_reduce
+
+        return emit_reduce(kernel, dtypes)
+    return _Emitter(kernel, dtypes, config, direct, tap).emit()
+
+
+def footprint(kernel: Kernel, dtypes: Mapping[str, DType], direct: frozenset[str] = frozenset()) -> Footprint:
+    """What the kernel's epilogue needs of shared memory, whatever the configuration."""
+    return _Emitter(kernel, dtypes, None, direct, False).need
+
+
+class _Emitter:
+    def __init__(
+        self, kernel: Kernel, dtypes: Mapping[str, DType], config: Config | None, direct: frozenset[str], tap: bool
+    ) -> None:
+        self.kernel, self.dtypes, self.direct, self.tap = kernel, dtypes, direct, tap
+        self.grid = grid_of(kernel)
+        self.forms = forms(kernel, self.grid)
+        self.block = _Block()
+        self.members: dict[tuple[object, ...], Member] = {}
+        self.need = self._footprint()
+        self.config = config if config is not None else default(self.need)
+        if kernel.product is not None:
+            element = self._dtype(kernel.param(kernel.product.a))
+            if element not in (BF16, F16):
+                text = f"{kernel.name}: the product of {element} operands does not run on the GPU yet"
+                raise BackendError(text, "pass bf16 or f16 operands, or NumPy arrays for the interpreter")
+            reason = rejection(self.config, self.need)
+            if reason is not None:
+                raise BackendError(f"{kernel.name}: the configuration {self.config} does not fit: {reason}")
+            self.element = element
+
+    # -- tensors -----------------------------------------------------------------------------------------------------
+
+    def _dtype(self, target: Param | Output) -> DType:
+        return target.dtype if isinstance(target.dtype, DType) else self.dtypes[target.dtype]
+
+    def _uses_tma(self, key: str, dtype: DType, form: Form, load: bool) -> bool:
+        """Tiles of floats that are aligned and lie along the whole tile; maps have no producer warp to load by."""
+        if key in self.direct or form.kind != "tile" or form.columns != "kWhole" or dtype.kind != "float":
+            return False
+        return not (load and self.kernel.product is None)
+
+    def _pairs(self, key: str, dtype: DType, form: Form) -> str:
+        aligned = key not in self.direct and dtype.kind == "float" and form.columns == "kWhole"
+        return "true" if aligned else "false"
+
+    def _written(self) -> list[tuple[Store, Output | Param, str]]:
+        names = frozenset(p.name for p in self.kernel.params)
+        found = []
+        for store in self.kernel.stores:
+            target = self.kernel.target(store.target)
+            key = store.target if store.accumulate else output_key(names, store.target)
+            found.append((store, target, key))
+        return found
+
+    def _footprint(self) -> Footprint:
+        loads = stores = reduces = 0.0
+        for _, param in self._loads():
+            form, dtype = form_of(self.grid, param.dims), self._dtype(param)
+            if self._uses_tma(param.name, dtype, form, True):
+                loads += form.width / 2 * dtype.bits / 8
+        for store, target, key in self._written():
+            value, dtype = self.kernel.values[store.value], self._dtype(target)
+            if value.op in _STATES:
+                if target.dims[0].tiled:
+                    reduces += self.forms[value.args[0]].width / 2 * _STATE_BYTES.get(value.op, 4)
+                continue
+            form = form_of(self.grid, target.dims)
+            if store.accumulate and self._uses_tma(key, dtype, form, True):
+                loads += form.width / 2 * dtype.bits / 8
+            if self._uses_tma(key, dtype, form, False):
+                stores += form.width / 2 * dtype.bits / 8
+        if self.tap:
+            stores += 4
+        return Footprint(loads, stores, reduces)
+
+    def _loads(self) -> list[tuple[int, Param]]:
+        found = []
+        for i, value in enumerate(self.kernel.values):
+            if value.op == "load":
+                param = self.kernel.param(str(value.attr))
+                if not param.host:
+                    found.append((i, param))
+        return found
+
+    # -- nodes -------------------------------------------------------------------------------------------------------
+
+    def _field(self, key: str) -> str:
+        return key.replace("'", "_out")
+
+    def _pointer(self, key: str, dtype: DType, const: bool) -> str:
+        name = self.block.add(self._field(key), "void*", Pointer(key))
+        return f"static_cast<{STORAGE[dtype.name]}{' const' if const else ''}*>({name})"
+
+    def _stride(self, key: str, dimension: int) -> str:
+        return self.block.add(f"{self._field(key)}_stride{dimension}", "int64_t", Stride(key, dimension))
+
+    def _period(self, form: Form) -> str:
+        if form.columns == "kWhole":
+            return "0"
+        return f"coda::width_of<{form.width}>({self._period_field()})"
+
+    def _period_field(self) -> str:
+        assert self.grid.split is not None
+        return self.block.add("period", "int32_t", Extent(self.grid.split.inner))
+
+    def _map(self, key: str, dtype: DType, form: Form, rows: int) -> str:
+        columns = self._sub * form.width // 2
+        row = columns * dtype.bits // 8
+        box = min(row, 128)
+        swizzle = box if box >= 32 else 0
+        return "&" + self.block.add(
+            f"{self._field(key)}_{rows}", "TensorMap", TensorMap(key, (box * 8 // dtype.bits, rows), swizzle)
+        )
+
+    @property
+    def _sub(self) -> int:
+        return self.config.epilogue_n if self.kernel.product is not None else 64
+
+    def _load_node(self, name: str, key: str, param: Param, span: Span) -> Node:
+        dtype, form = self._dtype(param), form_of(self.grid, param.dims)
+        t, w, columns = STORAGE[dtype.name], form.width, f"coda::Columns::{form.columns}"
+        fragment = f"coda::Values<coda::Wide<{t}>, {count(form)}>"
+        match form.kind:
+            case "scalar":
+                return Node(name, f"coda::Scalar<{t}>", f"{{{self._pointer(key, dtype, True)}}}", span, fragment)
+            case "column":
+                params = f"{{{self._pointer(key, dtype, True)}, {self._stride(key, 0)}}}"
+                return Node(name, f"coda::Column<{t}>", params, span, fragment)
+            case "row":
+                params = f"{{{self._pointer(key, dtype, True)}, {self._stride(key, 0)}, {self._period(form)}}}"
+                return Node(name, f"coda::Row<Shape, {t}, {w}, {columns}>", params, span, fragment)
+        if self._uses_tma(key, dtype, form, True):
+            return Node(name, f"coda::TileLoad<Shape, {t}, {w}>", f"{{{self._map(key, dtype, form, 64)}}}", span, fragment)
+        params = (
+            f"{{{self._pointer(key, dtype, True)}, {self._stride(key, 0)}, {self._stride(key, 1)}, {self._period(form)}}}"
+        )
+        kind = f"coda::DirectTile<Shape, {t}, {w}, {columns}, {self._pairs(key, dtype, form)}>"
+        return Node(name, kind, params, span, fragment)
+
+    def _member(self, value: int, form: Form, added: int | None = None) -> str:
+        """The compute node's result for a node behind it."""
+        form = Form(form.rows, form.width)
+        key = (value, form, added)
+        if key not in self.members:
+            suffix = "" if all(m.value != value for m in self.members.values()) else f"_{len(self.members)}"
+            self.members[key] = Member(f"out{value}{suffix}", value, form, added)
+        return f"&Compute::Outputs::{self.members[key].name}"
+
+    def _store_node(self, store: Store, target: Output | Param, key: str, old: int | None) -> Node:
+        value, dtype, form = self.kernel.values[store.value], self._dtype(target), form_of(self.grid, target.dims)
+        t, w, columns = STORAGE[dtype.name], form.width, f"coda::Columns::{form.columns}"
+        name = f"Store_{self._field(key)}"
+        if value.op == "pick":
+            return self._pick_node(name, store, key, dtype)
+        if value.op == "segment_sum":
+            x = self.forms[value.args[0]]
+            width = x.width or 2
+            member = self._member(value.args[0], Form(True, width))
+            period = f"coda::width_of<{width}>({self._period_field()})"
+            params = f"{{{self._pointer(key, dtype, False)}, {self._stride(key, 0)}, {self._stride(key, 1)}, {period}}}"
+            return Node(name, f"coda::SegmentSum<Shape, {t}, {width}, {_bool(store.accumulate)}, {member}>", params, store.span)
+        member = self._member(store.value, form, old)
+        match form.kind:
+            case "column":
+                params = f"{{{self._pointer(key, dtype, False)}, {self._stride(key, 0)}}}"
+                return Node(name, f"coda::ColumnStore<{t}, {member}>", params, store.span)
+            case "row":
+                params = f"{{{self._pointer(key, dtype, False)}, {self._stride(key, 0)}, {self._period(form)}}}"
+                return Node(name, f"coda::RowStore<Shape, {t}, {w}, {columns}, {member}>", params, store.span)
+        if self._uses_tma(key, dtype, form, False):
+            params = f"{{{self._map(key, dtype, form, 16)}}}"
+            return Node(name, f"coda::TileStore<Shape, {t}, {w}, {member}>", params, store.span)
+        params = (
+            f"{{{self._pointer(key, dtype, False)}, {self._stride(key, 0)}, {self._stride(key, 1)}, {self._period(form)}}}"
+        )
+        kind = f"coda::DirectStore<Shape, {t}, {w}, {columns}, {self._pairs(key, dtype, form)}, {member}>"
+        return Node(name, kind, params, store.span)
+
+    def _pick_node(self, name: str, store: Store, key: str, dtype: DType) -> Node:
+        args = self.kernel.values[store.value].args
+        width = self.forms[args[0]].width or 2
+        members = [self._member(args[0], Form(True, width))]
+        members += [self._member(a, Form(True)) for a in args[1:]]
+        if len(args) == 2:
+            members.append("nullptr")
+        kind = f"coda::Pick<Shape, {STORAGE[dtype.name]}, {width}, {_bool(store.accumulate)}, {', '.join(members)}>"
+        return Node(name, kind, f"{{{self._pointer(key, dtype, False)}, {self._stride(key, 0)}}}", store.span)
+
+    def _reduction_nodes(self) -> list[Node]:
+        """Partials; the parts of one statistic share a pass."""
+        groups: dict[tuple[object, ...], list[tuple[Store, Output | Param, str]]] = {}
+        for store, target, key in self._written():
+            value = self.kernel.values[store.value]
+            if value.op not in _STATES:
+                continue
+            over = value.attr[0] if isinstance(value.attr, tuple) else value.attr
+            part = value.attr[1] if isinstance(value.attr, tuple) else ""
+            group: tuple[object, ...] = (value.op, value.args, over, self._dtype(target), store.accumulate)
+            taken = [self.kernel.values[s.value].attr for s, _, _ in groups.get(group, [])]
+            if not part or any(isinstance(a, tuple) and a[1] == part for a in taken):
+                group = (*group, store.target)
+            groups.setdefault(group, []).append((store, target, key))
+        nodes = []
+        for stores in groups.values():
+            first, target, _ = stores[0]
+            value, dtype = self.kernel.values[first.value], self._dtype(target)
+            parts = 3 if value.op == "tile_welford" else 1
+            targets = ["{}"] * parts
+            for store, _, key in stores:
+                attr = self.kernel.values[store.value].attr
+                at = _PARTS.index(attr[1]) if isinstance(attr, tuple) else 0
+                targets[at] = f"{{{self._pointer(key, dtype, False)}, {self._stride(key, 0)}, {self._stride(key, 1)}}}"
+            width = self.forms[value.args[0]].width or self._width_of(target)
+            member = self._member(value.args[0], Form(True, width))
+            kind = "ColumnReduce" if target.dims[0].tiled else "RowReduce"
+            t = STORAGE[dtype.name]
+            text = f"coda::{kind}<Shape, {_STATES[value.op]}, {t}, {width}, {parts}, {_bool(first.accumulate)}, {member}>"
+            params = "{{" + ", ".join(targets) + "}}"
+            nodes.append(Node(f"Store_{self._field(stores[0][2])}", text, params, first.span))
+        return nodes
+
+    def _width_of(self, target: Output | Param) -> int:
+        """The width of what a reduction over a value that does not vary along the columns reduces."""
+        column = next((d for d in target.dims if not d.tiled and d != self.grid.rows), None)
+        return 2 if column is None else int(2 * self.grid.width(column))
+
+    # -- the unit ----------------------------------------------------------------------------------------------------
+
+    def emit(self) -> Emitted:
+        kernel, config = self.kernel, self.config
+        product = kernel.product
+        self._operands()
+        inputs: dict[int, str] = {}
+        loads: list[Node] = []
+        for i, param in self._loads():
+            inputs[i] = param.name
+            loads.append(self._load_node(f"Load_{param.name}", param.name, param, kernel.values[i].span))
+        accumulator = next((i for i, v in enumerate(kernel.values) if v.op == "acc"), None)
+        if product is not None and (accumulator is not None or self.tap):
+            loads.append(Node("Accumulator", "coda::Accumulator<Shape>", "{}", product.span, "cutlass::Array<float, Shape::kSub / 2>"))
+            if accumulator is not None:
+                inputs[accumulator] = TAP
+        stores = []
+        functor = self._functor(inputs)
+        for store, target, key in self._written():
+            if kernel.values[store.value].op in _STATES:
+                continue
+            old = None
+            if store.accumulate and kernel.values[store.value].op not in ("pick", "segment_sum"):
+                assert isinstance(target, Param)
+                old = -1 - len(functor.olds)
+                functor.olds[old] = (f"{target.name}", form_of(self.grid, target.dims))
+                loads.append(self._load_node(f"Load_{target.name}", target.name, target, store.span))
+            stores.append(self._store_node(store, target, key, old))
+        stores += self._reduction_nodes()
+        if self.tap and product is not None:
+            stores.append(self._tap_node(accumulator))
+        return self._unit(functor, loads, stores)
+
+    def _operands(self) -> None:
+        """The operands' descriptors come first: `run` finds them there."""
+        product, config = self.kernel.product, self.config
+        if product is None:
+            return
+        for name, tile, shares, major in (
+            (product.a, config.tile_m, config.cluster_n, product.a_transposed),
+            (product.b, config.tile_n, config.cluster_m, not product.b_transposed),
+        ):
+            box = (64, 64 // shares) if major else (64, tile // shares)
+            side = "operand_a" if name == product.a and "operand_a" not in self.block.fields else "operand_b"
+            self.block.add(side, "TensorMap", TensorMap(name, box, 128))
+        self.block.add("k", "int32_t", Extent(product.contracted))
+
+    def _tap_node(self, accumulator: int | None) -> Node:
+        assert accumulator is not None, "the accumulator is kept by every pass"
+        member = self._member(accumulator, Form(True, 2))
+        form = Form(True, 2)
+        return Node("Store_tap", f"coda::TileStore<Shape, float, 2, {member}>", f"{{{self._map(TAP, F32, form, 16)}}}", NOWHERE)
+
+    def _functor(self, inputs: dict[int, str]) -> Functor:
+        scalars: dict[str, str] = {}
+        lengths: dict[Dim, str] = {}
+        tables: dict[str, Table] = {}
+        for value in self.kernel.values:
+            if value.op == "load" and self.kernel.param(str(value.attr)).host:
+                param = self.kernel.param(str(value.attr))
+                dtype = self._dtype(param)
+                ctype: CType = {"float": "float", "bool": "int32_t"}.get(dtype.kind, "int64_t")  # type: ignore[assignment]
+                self.block.add(param.name, ctype, Scalar(param.name, dtype))
+                scalars[param.name] = param.name
+            elif value.op == "axis":
+                assert isinstance(value.attr, Dim)
+                lengths[value.attr] = _length_field(value.attr)
+                self.block.add(lengths[value.attr], "int64_t", Extent(value.attr))
+            elif value.op == "gather":
+                self._table(str(value.attr), tables)
+        return Functor(self.kernel, self.forms, inputs, scalars, lengths, tables)
+
+    def _table(self, name: str, tables: dict[str, Table]) -> None:
+        param = self.kernel.param(name)
+        self._pointer(name, self._dtype(param), True)
+        self.block.add(f"{name}_rows", "int32_t", Extent(param.dims[0]))
+        form = Form()
+        for i in range(len(param.dims)):
+            self._stride(name, i)
+        if len(param.dims) == 2:
+            form = form_of(self.grid, param.dims[1:])
+            if form.columns != "kWhole":
+                self._period_field()
+        tables[name] = Table(self._dtype(param), form, len(param.dims))
+
+    def _unit(self, functor: Functor, loads: list[Node], stores: list[Node]) -> Emitted:
+        kernel, config = self.kernel, self.config
+        assert kernel.rows is not None and kernel.cols is not None
+        self.block.add("m", "int32_t", Extent(kernel.rows))
+        self.block.add("n", "int32_t", Extent(kernel.cols))
+        body = functor.write(list(self.members.values()))
+        fields, size = layout(self.block.layout())
+        entry = f"{'cutlass_' if kernel.product else ''}coda_{kernel.name}"
+        text = Text()
+        self._head(text)
+        self._block_text(text, fields, size)
+        self._compute_text(text, body, loads)
+        self._tree_text(text, loads, stores)
+        self._kernel_text(text, entry)
+        lines = {i + 1: place for i, place in enumerate(text.places) if place is not None}
+        tile = (config.tile_m, config.tile_n) if kernel.product else MAP_TILE
+        return Emitted(
+            source="\n".join(text.lines) + "\n",
+            entry=entry,
+            fields=fields,
+            params_bytes=size,
+            threads=config.threads if kernel.product else 128,
+            shared_bytes=shared_bytes(config, self.need) if kernel.product else self._map_shared(),
+            blocks=((kernel.rows, tile[0]), (kernel.cols, tile[1])),
+            persistent=kernel.product is not None,
+            cluster=(config.cluster_m, config.cluster_n) if kernel.product else (1, 1),
+            tile=tile,
+            lines=lines,
+            direct=self.direct,
+        )
+
+    def _map_config(self) -> Config:
+        return Config(*MAP_TILE, 1, 1, "pingpong", 2, store_stages=2)
+
+    def _map_shared(self) -> int:
+        from coda_lang.backend_cutlass.config import epilogue_bytes
+
+        return -(-epilogue_bytes(self._map_config(), self.need) // 1024) * 1024
+
+    def _head(self, text: Text) -> None:
+        kernel, config = self.kernel, self.config
+        product = kernel.product
+        text.add(f"// {kernel.kind} {kernel.name}: {config if product else 'tile ' + 'x'.join(map(str, MAP_TILE))}")
+        if product is not None and config.schedule == "pingpong":
+            text.add("#define CODA_PINGPONG")
+        text.add(f'#include "coda/{"gemm" if product else "map"}.hpp"')
+        text.add("")
+        text.add("struct Shape {  // what nodes know of the schedule")
+        if product is not None:
+            c = config
+            text.add(f"  using Element = cutlass::{'bfloat16_t' if self.element == BF16 else 'half_t'};")
+            text.add(f"  static constexpr int kTileM = {c.tile_m}, kTileN = {c.tile_n}, kStages = {c.stages};")
+            text.add(f"  static constexpr int kClusterM = {c.cluster_m}, kClusterN = {c.cluster_n}, kSwizzle = {c.swizzle};")
+            text.add(f"  static constexpr bool kAlongM = {_bool(c.raster == 'm')};")
+            major_a, major_b = product.a_transposed, not product.b_transposed
+            text.add(f"  static constexpr bool kMajorA = {_bool(major_a)}, kMajorB = {_bool(major_b)};  // MN-major operands")
+        else:
+            c = self._map_config()
+            text.add(f"  static constexpr int kTileM = {c.tile_m}, kTileN = {c.tile_n};")
+        loads = round(self.need.load_bytes * self._sub * 64 * c.warpgroups)
+        text.add(f"  static constexpr int kWarpgroups = {c.warpgroups}, kSub = {self._sub};")
+        store_stages = c.store_stages if self.need.store_bytes else 0
+        text.add(f"  static constexpr int kLoadStages = {c.load_stages}, kLoadBytes = {loads}, kStoreStages = {store_stages};")
+        maps = sum(ctype == "TensorMap" for ctype, _ in self.block.fields.values())
+        text.add(f"  static constexpr int kMaps = {maps};")
+        text.add("};")
+        text.add("constexpr int kBlocks = coda::kBlocks<Shape>;")
+        text.add("")
+
+    def _block_text(self, text: Text, fields: tuple[object, ...], size: int) -> None:
+        block_text(text, fields, size)
+
+    def _compute_text(self, text: Text, body: Text, loads: list[Node]) -> None:
+        text.add("// All maps of the body.", self.kernel.span)
+        text.add("struct Compute : coda::Callbacks {")
+        text.add("  struct Params { Block const* source; };")
+        text.add("  struct Outputs {")
+        for m in self.members.values():
+            span = self.kernel.values[m.value].span
+            text.add(f"    {m.ctype(self.kernel)} {m.name};{note(span)}", span)
+        text.add("  };")
+        text.add("  Block const& block;")
+        text.add("  coda::Tile tile;")
+        text.add("  CUTLASS_DEVICE Compute(Params const& p, coda::None*, coda::Tile const& t) : block(*p.source), tile(t) {}")
+        names = [TAP if n.name == "Accumulator" else n.name.removeprefix("Load_") for n in loads]
+        arguments = "".join(f",\n      {n.fragment} const& {name}" for n, name in zip(loads, names, strict=True))
+        text.add("  template <class Fragment>")
+        text.add(
+            "  CUTLASS_DEVICE cutlass::Array<Outputs, 1> visit(Fragment const&, int, int epi_m, int epi_n" + arguments + ") {"
+        )
+        text.extend(body, "    ")
+        text.add("  }")
+        text.add("};")
+        text.add("")
+
+    def _tree_text(self, text: Text, loads: list[Node], stores: list[Node]) -> None:
+        for node in (*loads, *stores):
+            text.add(f"using {node.name} = {node.type};{note(node.span)}", node.span)
+        children = "".join(f", {n.name}" for n in loads)
+        text.add(f"using Inputs = cutlass::epilogue::fusion::Sm90TreeVisitor<coda::Leaf<Compute>{children}>;")
+        last, *rest = stores
+        aux = "".join(f", {n.name}" for n in rest)
+        text.add(f"using Tree = cutlass::epilogue::fusion::Sm90SplitTreeVisitor<Inputs, {last.name}{aux}>;")
+        text.add("")
+        text.add("CUTLASS_DEVICE Tree::Params tree_params(Block const& block) {")
+        inputs = ", ".join([*(f"{n.name}::Params{n.params}" for n in loads), "Compute::Params{&block}"])
+        outputs = ", ".join(f"{n.name}::Params{n.params}" for n in (*rest, last))
+        text.add(f"  return {{Inputs::Params{{{inputs}}}, {outputs}}};")
+        text.add("}")
+        text.add("")
+
+    def _kernel_text(self, text: Text, entry: str) -> None:
+        c, product = self.config, self.kernel.product
+        if product is None:
+            text.add(f'extern "C" __global__ void __launch_bounds__(128) {entry}(const __grid_constant__ Block block) {{')
+            text.add("  coda::run_map<Shape, Tree>(block.m, block.n, tree_params(block));")
+            text.add("}")
+            return
+        major = ["MN" if m else "K" for m in (product.a_transposed, not product.b_transposed)]
+        kind = "BF16BF16" if self.element == BF16 else "F16F16"
+        operation = f"MMA_64x{c.tile_n}x16_F32{kind}_SS<cute::GMMA::Major::{major[0]}, cute::GMMA::Major::{major[1]}>"
+        text.add(f"using Kernel = coda::Gemm<Shape, cute::SM90::GMMA::{operation}, Tree>;", product.span)
+        text.add(f"static_assert(Kernel::SharedStorageSize <= {shared_bytes(c, self.need)});")
+        cluster = f"__cluster_dims__({c.cluster_m}, {c.cluster_n}, 1) " if c.cluster_m * c.cluster_n > 1 else ""
+        text.add(f'extern "C" __global__ void {cluster}__launch_bounds__({c.threads}, 1)')
+        text.add(f"{entry}(const __grid_constant__ Block block) {{")
+        text.add("  coda::run<Kernel>(block.m, block.n, block.k, &block.operand_a, {tree_params(block)});")
+        text.add("}")
+
+
+def block_text(text: Text, fields: tuple[object, ...], size: int) -> None:
+    """The parameter block as a C struct, its layout held to what the host writes."""
+    from coda_lang.backend_cutlass.abi import Field
+
+    text.add("struct alignas(64) Block {")
+    for f in fields:
+        assert isinstance(f, Field)
+        ctype = {"TensorMap": "coda::TensorMap"}.get(f.ctype, f.ctype)
+        text.add(f"  {ctype} {f.name};")
+    text.add("};")
+    checks = [f"CODA_OFFSET(Block, {f.name}) == {f.offset}" for f in fields if isinstance(f, Field)]
+    text.add(f"static_assert(sizeof(Block) == {size} && " + "\n    && ".join(checks) + ");")
+    text.add("")
+
+
+def _length_field(dim: Dim) -> str:
+    scale = "" if dim.coef == 1 else f"_{dim.coef.numerator}_{dim.coef.denominator}"
+    return f"length_{dim.axis}{scale}" if dim.coef != Fraction(0) else "length_0"
+
+
+def _bool(x: bool) -> str:
+    return "true" if x else "false"

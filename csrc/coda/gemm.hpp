@@ -1,0 +1,39 @@
+#pragma once
+// A kernel: CUTLASS's warp-specialised kernel layer over our mainloop, epilogue and scheduler.
+#include "coda/prelude.h"
+#include "cutlass/cutlass.h"
+#include "cute/tensor.hpp"
+#include "cutlass/pipeline/pipeline.hpp"
+#include "cutlass/gemm/dispatch_policy.hpp"
+#include "cutlass/gemm/kernel/gemm_universal_decl.h"
+#ifdef CODA_PINGPONG
+#include "cutlass/gemm/kernel/sm90_gemm_tma_warpspecialized_pingpong.hpp"
+#else
+#include "cutlass/gemm/kernel/sm90_gemm_tma_warpspecialized_cooperative.hpp"
+#endif
+#include "coda/mainloop.hpp"
+#include "coda/epilogue.hpp"
+
+namespace coda {
+
+#ifdef CODA_PINGPONG
+using KernelSchedule = cutlass::gemm::KernelTmaWarpSpecializedPingpong;
+#else
+using KernelSchedule = cutlass::gemm::KernelTmaWarpSpecializedCooperative;
+#endif
+
+template <class Config, class Op, class Tree>
+using Gemm = cutlass::gemm::kernel::GemmUniversal<
+    cute::Shape<int, int, int, int>, Mainloop<Config, Op, KernelSchedule>, Epilogue<Config, Tree>,
+    Scheduling<Config::kTileM, Config::kTileN, Config::kClusterM, Config::kClusterN, Config::kSwizzle, Config::kAlongM>>;
+
+template <class Kernel>
+CUTLASS_DEVICE void run(int m, int n, int k, TensorMap const* maps, typename Kernel::CollectiveEpilogue::Params const& epilogue) {
+  extern __shared__ char smem[];
+  const typename Kernel::Params params{
+      {}, cute::make_shape(m, n, k, 1), {maps, maps + 1, maps}, epilogue, {}, {m, n}, nullptr};
+  Kernel kernel;
+  kernel(params, smem);
+}
+
+}  // namespace coda

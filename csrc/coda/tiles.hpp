@@ -1,0 +1,266 @@
+#pragma once
+// Nodes of class 3: tiles of full, half and double width, loaded and stored.
+//
+// TMA moves aligned tiles through shared memory: loads by the producer warp, 64 rows at a time for each warpgroup; stores
+// by each warp for its own 16 rows, so that no warp waits for another. Rows lie in boxes of at most 128 bytes, swizzled
+// as TMA does, so that neither side has bank conflicts to speak of. Everything else moves by guarded loads and stores.
+#include "coda/vectors.hpp"
+
+namespace coda {
+
+template <class Config, class T, int W>
+struct Staging {
+  static constexpr int kColumns = Config::kSub / 2 * W;                        // of a subtile
+  static constexpr int kRowBytes = kColumns * int(sizeof(T));
+  static constexpr int kBoxBytes = kRowBytes < 128 ? kRowBytes : 128;          // of a row of a box
+  static constexpr int kBoxes = kRowBytes / kBoxBytes;
+  static constexpr int kBoxColumns = kBoxBytes / int(sizeof(T));
+
+  // The address of byte `b` of row `r` of a subtile whose boxes have kRows rows. TMA's swizzle exchanges 16-byte chunks
+  // by the number of their 128-byte line.
+  template <int kRows>
+  CUTLASS_DEVICE static uint32_t at(uint32_t base, int r, int b) {
+    const uint32_t box = b / kBoxBytes, offset = r * kBoxBytes + b % kBoxBytes;
+    return base + box * (kRows * kBoxBytes) + (offset ^ (((offset >> 7) & (kBoxBytes / 16 - 1)) << 4));
+  }
+};
+
+
+template <class R> CUTLASS_DEVICE R load_shared(uint32_t address) {
+  return *reinterpret_cast<R const*>(__cvta_shared_to_generic(address));
+}
+template <class R> CUTLASS_DEVICE void store_shared(uint32_t address, R const& x) {
+  *reinterpret_cast<R*>(__cvta_shared_to_generic(address)) = x;
+}
+CUTLASS_DEVICE void stmatrix(uint32_t address, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(a), "r"(b), "r"(c), "r"(d)
+               : "memory");
+}
+CUTLASS_DEVICE void ldmatrix(uint32_t address, uint32_t (&v)[4]) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3]) : "r"(address) : "memory");
+}
+// The row of 16, and the 16-byte chunk of two, that lane l addresses for an x4 of matrices (row, row + 8) × (k, k + 8).
+CUTLASS_DEVICE int matrix_row(int lane) { return (lane & 7) + ((lane >> 3) & 1) * 8; }
+CUTLASS_DEVICE int matrix_chunk(int lane) { return lane >> 4; }
+
+template <class T> struct Halves;  // widens both halves of a word
+template <> struct Halves<bf16> {
+  CUTLASS_DEVICE static float low(uint32_t x) { return __uint_as_float(x << 16); }
+  CUTLASS_DEVICE static float high(uint32_t x) { return __uint_as_float(x & 0xffff0000u); }
+};
+template <> struct Halves<f16> {
+  CUTLASS_DEVICE static float low(uint32_t x) { return Format<f16>::widen({uint16_t(x)}); }
+  CUTLASS_DEVICE static float high(uint32_t x) { return Format<f16>::widen({uint16_t(x >> 16)}); }
+};
+
+// -- loads -------------------------------------------------------------------------------------------------------------
+
+template <class Config, class T, int W>
+struct TileCallbacks : Callbacks {
+  using S = Staging<Config, T, W>;
+  static constexpr bool kProducer = true;
+  struct Params { TensorMap const* map; };
+  struct Shared { alignas(1024) uint8_t stage[Config::kLoadStages][Config::kWarpgroups][64 * S::kRowBytes]; };
+  static constexpr int kBytes = Config::kWarpgroups * 64 * S::kRowBytes;  // of one stage, that the barrier counts
+
+  struct Producer : fusion::EmptyProducerLoadCallbacks {
+    Params params;
+    Shared* shared;
+    Tile tile;
+    CUTLASS_DEVICE Producer(fusion::EmptyProducerLoadCallbacks const&, Params const& p, Shared* s, Tile const& t)
+        : params(p), shared(s), tile(t) {}
+    CUTLASS_DEVICE void step(uint64_t* barrier, int epi_m, int epi_n, int stage, bool) {
+      CUTLASS_PRAGMA_UNROLL
+      for (int g = 0; g < Config::kWarpgroups; ++g) {
+        CUTLASS_PRAGMA_UNROLL
+        for (int box = 0; box < S::kBoxes; ++box) {
+          tma_load<false>(params.map, barrier, 0, shared->stage[stage][g] + box * (64 * S::kBoxBytes),
+                          (tile.n0 + epi_n * Config::kSub) / 2 * W + box * S::kBoxColumns, tile.m0 + (epi_m + g) * 64);
+        }
+      }
+    }
+  };
+
+  uint32_t base;
+  Tile tile;
+  Values<float, kBlocks<Config> * 2 * W> value;
+  CUTLASS_DEVICE TileCallbacks(Params const&, Shared* s, Tile const& t) : base(cute::cast_smem_ptr_to_uint(s)), tile(t) {}
+  CUTLASS_DEVICE void previsit(int epi_m, int, int stage, bool) {
+    const uint32_t from = base + (stage * Config::kWarpgroups + epi_m % Config::kWarpgroups) * (64 * S::kRowBytes);
+    if constexpr (sizeof(T) == 2 && W == 2) {
+      CUTLASS_PRAGMA_UNROLL
+      for (int j = 0; j < kBlocks<Config> / 2; ++j) {
+        uint32_t v[4];
+        ldmatrix(S::template at<64>(from, tile.warp * 16 + matrix_row(tile.lane), (j * 2 + matrix_chunk(tile.lane)) * 16), v);
+        CUTLASS_PRAGMA_UNROLL
+        for (int i = 0; i < 4; ++i) {
+          value[j * 8 + i * 2] = Halves<T>::low(v[i]);
+          value[j * 8 + i * 2 + 1] = Halves<T>::high(v[i]);
+        }
+      }
+    } else {
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < kBlocks<Config> * 2; ++i) {
+        const int row = tile.warp * 16 + (tile.lane >> 2) + 8 * (i & 1);
+        const auto run = load_shared<Run<T, W>>(S::template at<64>(from, row, ((i >> 1) * 4 + tile.quad()) * W * int(sizeof(T))));
+        CUTLASS_PRAGMA_UNROLL
+        for (int c = 0; c < W; ++c) value[i * W + c] = Format<T>::widen(run.v[c]);
+      }
+    }
+  }
+  template <class E, int F>
+  CUTLASS_DEVICE auto const& visit(cutlass::Array<E, F> const&, int, int, int) { return value; }
+};
+template <class Config, class T, int W> using TileLoad = Leaf<TileCallbacks<Config, T, W>>;
+
+// Any strides and any alignment, unless kPairs says that a run of W elements is aligned. Also [M, D] and [M, H].
+template <class Config, class T, int W, Columns kMap, bool kPairs>
+struct DirectTileCallbacks : Callbacks {
+  struct Params { T const* data; int64_t row_stride, column_stride; int period; };
+  Params params;
+  Tile tile;
+  Values<Wide<T>, kBlocks<Config> * 2 * W> value;
+  CUTLASS_DEVICE DirectTileCallbacks(Params const& p, None*, Tile const& t) : params(p), tile(t) {}
+  CUTLASS_DEVICE void begin_loop(int epi_m, int epi_n) {
+    Walk<Config, W, kMap> walk(tile, epi_n, params.period);
+    const int end = width_of<W>(tile.n);
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < kBlocks<Config> * 2; ++i) {
+      if (i && !(i & 1)) walk.next();
+      const int r = tile.first_row(epi_m) + 8 * (i & 1), n = walk.column(0);
+      T const* at = params.data + r * params.row_stride;
+      if constexpr (kPairs && kMap == Columns::kWhole) {
+        Run<T, W> run = {};
+        if (r < tile.m && n + W <= end) run = *reinterpret_cast<Run<T, W> const*>(at + n);
+        else if (r < tile.m) {
+          for (int c = 0; n + c < end; ++c) run.v[c] = at[n + c];
+        }
+        CUTLASS_PRAGMA_UNROLL
+        for (int c = 0; c < W; ++c) value[i * W + c] = Format<T>::widen(run.v[c]);
+      } else {
+        CUTLASS_PRAGMA_UNROLL
+        for (int c = 0; c < W; ++c) {
+          const bool inside = r < tile.m && n + c < end;
+          value[i * W + c] = inside ? Format<T>::widen(at[walk.mapped(c) * params.column_stride]) : Wide<T>(0);
+        }
+      }
+    }
+  }
+  template <class E, int F>
+  CUTLASS_DEVICE auto const& visit(cutlass::Array<E, F> const&, int, int, int) { return value; }
+};
+template <class Config, class T, int W, Columns kMap, bool kPairs>
+using DirectTile = Leaf<DirectTileCallbacks<Config, T, W, kMap, kPairs>>;
+
+// -- stores ------------------------------------------------------------------------------------------------------------
+
+template <class Config, class T, int W, auto kMember>
+struct TileStoreCallbacks : Callbacks {
+  using S = Staging<Config, T, W>;
+  struct Params { TensorMap const* map; };
+  struct Shared { alignas(1024) uint8_t stage[4 * Config::kWarpgroups][Config::kStoreStages][16 * S::kRowBytes]; };
+  // One word for two neighbours of a row; for a half-width value of 16 bits, for columns of two blocks (see below).
+  static constexpr bool kMatrix = sizeof(T) == 2 && W == 2, kHalf = sizeof(T) == 2 && W == 1;
+
+  Params params;
+  uint8_t* shared;
+  Tile tile;
+  Values<Run<T, W>, kBlocks<Config> * 2> runs;  // kHalf: see below
+  CUTLASS_DEVICE TileStoreCallbacks(Params const& p, Shared* s, Tile const& t)
+      : params(p), shared(s->stage[t.thread / 32][0]), tile(t) {}
+
+  template <class E>
+  CUTLASS_DEVICE int visit(cutlass::Array<E, 1> const& in, int, int, int) {
+    auto const& x = in[0].*kMember;
+    if constexpr (kHalf) {
+      // The lane has column 4k + q of blocks k = 2j and 2j + 1. Neighbours q and q ^ 1 exchange one each, so that even lanes
+      // hold two neighbouring columns of the first block and odd lanes of the second.
+      const bool odd = tile.lane & 1;
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < kBlocks<Config>; ++i) {
+        const int k = i & ~1, h = i & 1;
+        const uint32_t mine = Format<T>::narrow2(x[k * 2 + h], x[k * 2 + 2 + h]);
+        const uint32_t theirs = __shfl_xor_sync(0xffffffffu, mine, 1);
+        reinterpret_cast<uint32_t*>(&runs)[i] = __byte_perm(mine, theirs, odd ? 0x3276 : 0x5410);
+      }
+    } else if constexpr (W == 1) {
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < kBlocks<Config> * 2; ++i) runs[i].v[0] = Format<T>::narrow(x[i]);
+    } else {
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < kBlocks<Config> * W; ++i)
+        reinterpret_cast<typename Format<T>::Pair*>(&runs)[i] = Format<T>::narrow2(x[i * 2], x[i * 2 + 1]);
+    }
+    return 0;
+  }
+  CUTLASS_DEVICE void postreduce(int, int, int stage, bool) {
+    const uint32_t to = cute::cast_smem_ptr_to_uint(shared) + stage * (16 * S::kRowBytes);
+    uint32_t const* words = reinterpret_cast<uint32_t const*>(&runs);
+    if constexpr (kMatrix) {
+      CUTLASS_PRAGMA_UNROLL
+      for (int j = 0; j < kBlocks<Config> / 2; ++j) {
+        stmatrix(S::template at<16>(to, matrix_row(tile.lane), (j * 2 + matrix_chunk(tile.lane)) * 16),
+                 words[j * 4], words[j * 4 + 1], words[j * 4 + 2], words[j * 4 + 3]);
+      }
+    } else if constexpr (kHalf) {
+      const int lane_byte = (tile.lane & 1) * 8 + (tile.lane & 2) * 2;
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < kBlocks<Config>; ++i)
+        store_shared(S::template at<16>(to, (tile.lane >> 2) + 8 * (i & 1), (i & ~1) * 8 + lane_byte), words[i]);
+    } else {
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < kBlocks<Config> * 2; ++i) {
+        const int b = ((i >> 1) * 4 + tile.quad()) * W * int(sizeof(T));
+        store_shared(S::template at<16>(to, (tile.lane >> 2) + 8 * (i & 1), b), runs[i]);
+      }
+    }
+  }
+  CUTLASS_DEVICE void tma_store(int epi_m, int epi_n, int stage, bool issue) {
+    if (!issue) return;
+    CUTLASS_PRAGMA_UNROLL
+    for (int box = 0; box < S::kBoxes; ++box) {
+      coda::tma_store(params.map, shared + stage * (16 * S::kRowBytes) + box * (16 * S::kBoxBytes),
+                      (tile.n0 + epi_n * Config::kSub) / 2 * W + box * S::kBoxColumns, tile.m0 + epi_m * 64 + tile.warp * 16);
+    }
+  }
+};
+template <class Config, class T, int W, auto kMember> using TileStore = Leaf<TileStoreCallbacks<Config, T, W, kMember>>;
+
+template <class Config, class T, int W, Columns kMap, bool kPairs, auto kMember>
+struct DirectStoreCallbacks : Callbacks {
+  struct Params { T* data; int64_t row_stride, column_stride; int period; };
+  Params params;
+  Tile tile;
+  CUTLASS_DEVICE DirectStoreCallbacks(Params const& p, None*, Tile const& t) : params(p), tile(t) {}
+  template <class E>
+  CUTLASS_DEVICE int visit(cutlass::Array<E, 1> const& in, int, int epi_m, int epi_n) {
+    auto const& x = in[0].*kMember;
+    Walk<Config, W, kMap> walk(tile, epi_n, params.period);
+    const int end = width_of<W>(tile.n);
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < kBlocks<Config> * 2; ++i) {
+      if (i && !(i & 1)) walk.next();
+      const int r = tile.first_row(epi_m) + 8 * (i & 1), n = walk.column(0);
+      if (r >= tile.m || n >= end) continue;
+      T* at = params.data + r * params.row_stride;
+      if constexpr (kPairs && kMap == Columns::kWhole) {
+        Run<T, W> run;
+        CUTLASS_PRAGMA_UNROLL
+        for (int c = 0; c < W; ++c) run.v[c] = Format<T>::narrow(x[i * W + c]);
+        if (n + W <= end) *reinterpret_cast<Run<T, W>*>(at + n) = run;
+        else for (int c = 0; n + c < end; ++c) at[n + c] = run.v[c];
+      } else {
+        CUTLASS_PRAGMA_UNROLL
+        for (int c = 0; c < W; ++c) {
+          if (n + c < end && walk.writes(c)) at[walk.mapped(c) * params.column_stride] = Format<T>::narrow(x[i * W + c]);
+        }
+      }
+    }
+    return 0;
+  }
+};
+template <class Config, class T, int W, Columns kMap, bool kPairs, auto kMember>
+using DirectStore = Leaf<DirectStoreCallbacks<Config, T, W, kMap, kPairs, kMember>>;
+
+}  // namespace coda
