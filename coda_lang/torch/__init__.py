@@ -3,8 +3,8 @@
 CPU tensors run on the interpreter, CUDA tensors on the backend. See docs/torch.md.
 """
 
+from coda_lang.torch.act import linear_act
 from coda_lang.torch.cross_entropy import linear_cross_entropy
-from coda_lang.torch.linear_act import linear_act
 from coda_lang.torch.llama import llama_mlp, llama_span, rms_linear_rope
 from coda_lang.torch.modules import LinearCrossEntropy, LlamaBlock, SwiGLU, run_blocks
 from coda_lang.torch.residual_rms import input_rms, residual_rms_linear

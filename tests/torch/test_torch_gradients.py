@@ -1,0 +1,210 @@
+"""Each operation and its gradients against f64 autograd, beside PyTorch's own bf16.
+
+An operation alone rounds where PyTorch does, so its error is PyTorch's up to chance (a few values here): `SLACK`. A
+whole layer rounds less, and is held to PyTorch's error itself in test_torch_llama.py.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812
+from oracles import ACTIVATIONS, cross_entropy, hold, logits, normal, rms_norm, rotate_pairs, swiglu
+from torch import Tensor
+
+import coda_lang.torch as ct
+
+SLACK = 1.3
+BATCH = (2, 37)
+X = normal(*BATCH, 64, seed=1)
+RESIDUAL = normal(*BATCH, 48, seed=4)
+WIDE = normal(96, 64, scale=0.125, seed=2)
+NARROW = normal(48, 64, scale=0.125, seed=5)
+NORM = 1 + normal(64, scale=0.3, seed=3)
+COS, SIN = ct.rope_tables(40, 16)
+POSITION = (torch.arange(37) + torch.tensor([[0], [2]])) % 40
+
+
+@pytest.mark.parametrize("biased", [True, False])
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_linear_act(activation: str, biased: bool) -> None:
+    tensors = {"x": X, "weight": NARROW} | ({"bias": normal(48, seed=6)} if biased else {})
+    hold(
+        lambda x, weight, bias=None: ct.linear_act(x, weight, bias, activation),
+        lambda x, weight, bias=None: ACTIVATIONS[activation](F.linear(x, weight, bias)),
+        tensors,
+        SLACK,
+    )
+
+
+def test_residual_rms_linear() -> None:
+    def ours(x: Tensor, weight: Tensor, residual: Tensor, norm: Tensor) -> tuple[Tensor, Tensor]:
+        d, h, rstd = ct.residual_rms_linear(x, weight, residual, norm)
+        return d, (h * rstd[..., None]).to(d.dtype)
+
+    def plain(x: Tensor, weight: Tensor, residual: Tensor, norm: Tensor) -> tuple[Tensor, Tensor]:
+        d = residual + F.linear(x, weight)
+        return d, rms_norm(d, norm)
+
+    hold(ours, plain, {"x": X, "weight": NARROW, "residual": RESIDUAL, "norm": NORM[:48]}, SLACK)
+
+
+@pytest.mark.parametrize("used", ["d", "h", "rstd"])
+def test_each_result_of_residual_rms_linear_alone(used: str) -> None:
+    """A gradient that one result lacks is no gradient, and no crash."""
+
+    def ours(x: Tensor, weight: Tensor, residual: Tensor, norm: Tensor) -> Tensor:
+        return ct.residual_rms_linear(x, weight, residual, norm)[["d", "h", "rstd"].index(used)]
+
+    def plain(x: Tensor, weight: Tensor, residual: Tensor, norm: Tensor) -> Tensor:
+        d = residual + F.linear(x, weight)
+        rstd = torch.rsqrt((d if d.dtype == torch.float64 else d.float()).pow(2).mean(-1) + 1e-5)
+        return {"d": d + 0 * norm, "h": d * norm, "rstd": rstd + 0 * norm.sum()}[used]
+
+    tensors = {"x": X, "weight": NARROW, "residual": RESIDUAL, "norm": NORM[:48]}
+    if used == "h":
+        hold(ours, plain, tensors, SLACK)
+        return
+    fixed = tensors.pop("norm")
+    hold(lambda **k: ours(**k, norm=fixed), lambda **k: plain(**k, norm=fixed), tensors, SLACK)
+
+
+def test_linear_swiglu() -> None:
+    hold(ct.linear_swiglu, lambda x, weight: swiglu(F.linear(x, weight)), {"x": X, "weight": WIDE}, SLACK)
+
+
+def test_linear_swiglu_with_bias() -> None:
+    hold(
+        lambda x, weight, bias: ct.linear_swiglu(x, weight, bias=bias),
+        lambda x, weight, bias: swiglu(F.linear(x, weight, bias)),
+        {"x": X, "weight": WIDE, "bias": normal(96, seed=7)},
+        SLACK,
+    )
+
+
+def test_linear_swiglu_after_a_norm() -> None:
+    def ours(x: Tensor, norm: Tensor, weight: Tensor) -> Tensor:
+        h, rstd = ct.input_rms(x, norm)
+        return ct.linear_swiglu(h, weight, rstd)
+
+    def plain(x: Tensor, norm: Tensor, weight: Tensor) -> Tensor:
+        return swiglu(F.linear(rms_norm(x, norm), weight))
+
+    hold(ours, plain, {"x": X, "norm": NORM, "weight": WIDE}, SLACK)
+
+
+@pytest.mark.parametrize("rotated", [96, 64])
+@pytest.mark.parametrize("form", ["plain", "scaled", "fused"])
+def test_linear_rope(form: str, rotated: int) -> None:
+    """Alone; after a norm, by its scale; and with the norm in the same operation."""
+
+    def ours(x: Tensor, weight: Tensor, norm: Tensor | None = None) -> Tensor:
+        if norm is None:
+            return ct.linear_rope(x, weight, COS, SIN, POSITION, None if rotated == 96 else rotated)
+        if form == "fused":
+            return ct.rms_linear_rope(x, norm, weight, COS, SIN, POSITION, rotated)
+        h, rstd = ct.input_rms(x, norm)
+        return ct.linear_rope(h, weight, COS, SIN, POSITION, rotated, rstd)
+
+    def plain(x: Tensor, weight: Tensor, norm: Tensor | None = None) -> Tensor:
+        n = x if norm is None else rms_norm(x, norm)
+        return rotate_pairs(F.linear(n, weight), COS, SIN, POSITION, rotated)
+
+    hold(ours, plain, {"x": X, "weight": WIDE} | ({} if form == "plain" else {"norm": NORM}), SLACK)
+
+
+OPTIONS: list[dict[str, Any]] = [
+    {},
+    {"reduction": "sum"},
+    {"reduction": "none"},
+    {"label_smoothing": 0.1},
+    {"z_loss": 0.01},
+    {"ignore_index": 7, "label_smoothing": 0.2, "z_loss": 0.003, "reduction": "none"},
+]
+
+
+@pytest.mark.parametrize("chunk_rows", [None, 20])
+@pytest.mark.parametrize("softcap", [0.0, 5.0])
+@pytest.mark.parametrize("normed", [False, True])
+@pytest.mark.parametrize("options", OPTIONS, ids=lambda o: " ".join(o) or "default")
+def test_linear_cross_entropy(options: dict[str, Any], normed: bool, softcap: float, chunk_rows: int | None) -> None:
+    target = torch.randint(96, BATCH, generator=torch.Generator().manual_seed(0))
+    target[0, 3:9] = options.get("ignore_index", -100)
+
+    def ours(x: Tensor, weight: Tensor, norm: Tensor | None = None) -> Tensor:
+        h, rstd = (x, None) if norm is None else ct.input_rms(x, norm)
+        return ct.linear_cross_entropy(
+            h, weight, target, softcap=softcap, rstd=rstd, chunk_rows=chunk_rows, **options
+        )  # fmt: skip
+
+    def plain(x: Tensor, weight: Tensor, norm: Tensor | None = None) -> Tensor:
+        return cross_entropy(logits(x if norm is None else rms_norm(x, norm), weight, softcap), target, **options)
+
+    weight = WIDE * 2  # losses that differ
+    hold(ours, plain, {"x": X, "weight": weight} | ({"norm": NORM} if normed else {}), SLACK)
+
+
+def test_ignored_rows_of_the_cross_entropy() -> None:
+    """Infinities in a row that is ignored reach neither the loss nor a gradient; with no row left the mean is NaN."""
+    x, weight = X[0].clone(), WIDE.clone().requires_grad_()
+    x[3] = float("inf")
+    x.requires_grad_()
+    target = torch.arange(37)
+    target[3] = -100
+    loss = ct.linear_cross_entropy(x, weight, target)
+    loss.backward()
+    assert loss.isfinite()
+    assert x.grad is not None
+    assert x.grad.isfinite().all()
+    assert not x.grad[3].any()
+    assert ct.linear_cross_entropy(x, weight, torch.full((37,), -100)).isnan()
+
+
+def test_a_target_outside_the_vocabulary() -> None:
+    losses = ct.linear_cross_entropy(X[0, :3], WIDE, torch.tensor([0, 96, -1]), reduction="none")
+    assert losses.isnan().tolist() == [False, True, True]
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_few_rows(count: int) -> None:
+    x = X[0, :count].clone().requires_grad_()
+    y = ct.linear_swiglu(x, WIDE.clone().requires_grad_())
+    target = torch.zeros(count, dtype=torch.long)
+    loss = ct.linear_cross_entropy(x, WIDE.clone().requires_grad_(), target, reduction="sum")
+    (y.sum() + loss).backward()
+    assert x.grad is not None
+    assert x.grad.shape == x.shape
+
+
+def test_half_precision() -> None:
+    x, weight = X.half().requires_grad_(), WIDE.half().requires_grad_()
+    y = ct.linear_swiglu(x, weight)
+    torch.testing.assert_close(y, swiglu(F.linear(x.double(), weight.double())).half(), rtol=2e-3, atol=2e-3)
+    y.sum().backward()
+    assert x.grad is not None
+    assert x.grad.dtype == torch.float16
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: ct.linear_act(X.float(), NARROW.float()), "float32, float32: cast them, or run under torch.autocast"),
+        (lambda: ct.linear_act(X, NARROW.half()), "bfloat16, float16"),
+        (lambda: ct.linear_act(X, NARROW, None, "gleu"), "no activation `gleu`"),
+        (lambda: ct.linear_swiglu(X, NARROW[:, :60]), r"\[2, 37, 64\] and \[48, 60\]"),
+        (lambda: ct.linear_swiglu(X, WIDE, X[..., 0].float(), NORM), "rstd or bias, not both"),
+        (lambda: ct.residual_rms_linear(X, NARROW, X, NORM[:48]), r"residual must be \[2, 37, 48\]"),
+        (lambda: ct.input_rms(X, NORM[:48]), r"norm_weight must be \[64\], got \[48\]"),
+        (lambda: ct.linear_rope(X, WIDE, COS, SIN, POSITION[0]), r"position must be \[2, 37\]"),
+        (lambda: ct.linear_cross_entropy(X, WIDE, POSITION[0]), r"target must be \[2, 37\]"),
+        (lambda: ct.linear_cross_entropy(X, WIDE, POSITION, reduction="avg"), "'avg'"),
+        (lambda: ct.linear_cross_entropy(X, WIDE, POSITION, chunk_rows=0), "chunk_rows must be positive"),
+    ],
+)
+def test_mistakes(call: Any, message: str) -> None:
+    from coda_lang import ArgumentError
+
+    with pytest.raises(ArgumentError, match=message):
+        call()
