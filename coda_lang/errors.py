@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from unicodedata import east_asian_width
+from unicodedata import category, east_asian_width
 
 from coda_lang.source import Span
 
 SHOWN = 20  # diagnostics printed before the rest is only counted
+COMPARED = 2000  # known names up to which a misspelt one is compared with all
 
 
 @dataclass(frozen=True)
@@ -52,13 +53,28 @@ def _excerpt(span: Span) -> list[str]:
     first, width = column - 1, max(1, min(span.end - span.start, len(text) - column + 1))
     if len(text) > 160:  # a window around the place, so that one long line does not fill the screen
         cut = max(0, first - 60)
-        text, first = ("…" if cut else "") + text[cut : cut + 140], first - cut + (1 if cut else 0)
+        rest = "…" if len(text) > cut + 140 else ""
+        text, first = ("…" if cut else "") + text[cut : cut + 140] + rest, first - cut + (1 if cut else 0)
         width = max(1, min(width, len(text) - first))
-    shown = text.replace("\t", " ")
-    pad = "".join("  " if east_asian_width(c) in "WF" else " " for c in shown[:first])
-    carets = "".join("^^" if east_asian_width(c) in "WF" else "^" for c in shown[first : first + width]) or "^"
+    shown = "".join(_printable(c) for c in text)
+    pad = " " * sum(map(_width, shown[:first]))
+    carets = "^" * max(1, sum(map(_width, shown[first : first + width])))
     gutter = f"{line:>5} | "
-    return [gutter + shown, " " * (len(gutter) - 2) + "| " + pad + carets]
+    return [(gutter + shown).rstrip(), " " * (len(gutter) - 2) + "| " + pad + carets]
+
+
+def _printable(char: str) -> str:
+    """A character as a terminal can show it: control characters and half surrogates would break the line."""
+    if char == "\t":
+        return " "
+    return char if char.isprintable() or category(char) == "Cf" else "\ufffd"
+
+
+def _width(char: str) -> int:
+    """The columns that a character takes on a terminal."""
+    if category(char) in ("Mn", "Me", "Cf"):
+        return 0
+    return 2 if east_asian_width(char) in "WF" else 1
 
 
 def render(diagnostics: Iterable[Diagnostic], limit: int = SHOWN) -> str:
@@ -96,5 +112,8 @@ class BackendError(Exception):
 
 def did_you_mean(name: str, known: Iterable[str]) -> str | None:
     """A help line for a misspelt name, if a known one is close."""
-    close = get_close_matches(name, sorted(set(known)), n=1, cutoff=0.6)
+    names = sorted(set(known))
+    if len(names) > COMPARED:
+        return None
+    close = get_close_matches(name, names, n=1, cutoff=0.6)
     return f"did you mean `{close[0]}`?" if close else None

@@ -14,17 +14,20 @@ import numpy as np
 from coda_lang.errors import Note, did_you_mean
 from coda_lang.ir import rules
 from coda_lang.ir.axes import Grid, conflict, join_named
-from coda_lang.ir.constants import BUILTIN, number_value
+from coda_lang.ir.constants import BUILTIN, number_value, refuse_name
 from coda_lang.ir.module import Constant, FunctionEntity, Scope
 from coda_lang.ir.ops import OPS, REDUCTIONS, TILE_RESULTS, WELFORD_PARTS
-from coda_lang.ir.program import Attr, Number, Output, Param, Store, Value
+from coda_lang.ir.program import Attr, Kernel, Number, Output, Param, Store, Value
 from coda_lang.ir.report import Report
 from coda_lang.ir.signature import Signature, SignatureChecker, as_dim
 from coda_lang.ir.types import BOOL, DTYPES, F32, I64, VALUE_DTYPE, Dim, DType, Type, axis_dim
 from coda_lang.parser import syntax as s
 from coda_lang.source import Span
 
-VALUE_LIMIT = 200_000
+VALUE_LIMIT = 100_000  # operations and inlined calls of one kernel
+MAX_NESTING = 1000  # expressions within functions within expressions …
+POLY_LIMIT = 200  # parts of an integer expression whose kind is open
+PRELUDE = "<prelude>"
 KIND_NAMES = {"F": "a float", "I": "an integer", "B": "a bool"}
 
 
@@ -36,6 +39,7 @@ class Poly:
     args: tuple[Poly, ...] = ()
     value: int = 0
     axis: str = ""
+    size: int = 1
 
 
 Operand = int | Poly | None
@@ -54,33 +58,51 @@ class Frame:
     call: Span | None = None
 
 
-class TooLarge(Exception):
-    """Inlining made more values than a kernel may have."""
+class AbandonedError(Exception):
+    """The body is too large to check further; the reason is reported."""
 
 
 class BodyChecker:
     """Elaborates one kernel's body; `values` and `stores` are its result."""
 
-    def __init__(self, kind: str, signature: Signature, dims: SignatureChecker, grid: Grid | None, report: Report):
-        self.kind, self.signature, self.grid, self.report = kind, signature, grid, report
+    def __init__(
+        self,
+        definition: s.KernelDef | s.Function,
+        signature: Signature,
+        dims: SignatureChecker,
+        grid: Grid | None,
+        report: Report,
+    ) -> None:
+        self.signature, self.grid, self.report = signature, grid, report
         self.dims = dims
+        self.kind = definition.kind if isinstance(definition, s.KernelDef) else "map"
+        self._definition = definition
         self.values: list[Value] = []
         self.stores: list[Store] = []
         self.accumulator: int | None = None
         self.product: s.Binary | None = None
         self.contracted: Dim | None = None
         self._used_params: set[str] = set()
+        self._stored: dict[str, Span] = {}
+        self._misnamed = False
         self._loads: dict[str, Operand] = {}
+        self._calls = 0
+        self._nesting = 0
         self._inlined: dict[tuple[int, Operands], Operands] = {}
-        self._active: list[FunctionEntity] = []
 
     # -- values ----------------------------------------------------------------------------------------------------
 
     def emit(self, op: str, args: tuple[int, ...], attr: Attr, dtype: DType, dims: tuple[Dim, ...], span: Span) -> int:
-        if len(self.values) >= VALUE_LIMIT:
-            raise TooLarge
+        self._count(len(self.values))
         self.values.append(Value(op, args, attr, Type(dtype, dims), span))
         return len(self.values) - 1
+
+    def _count(self, number: int) -> None:
+        """Refuse programs that inlining makes huge: functions that call each other twice double at each level."""
+        if number >= VALUE_LIMIT:
+            text = f"`{self._definition.name}` has more than {VALUE_LIMIT} operations once its functions are inlined"
+            self.report.add("E0114", self._definition.name_span, text, "split it into several kernels")
+            raise AbandonedError
 
     def number(self, value: Number, span: Span) -> int:
         if isinstance(value, bool):
@@ -127,7 +149,7 @@ class BodyChecker:
             if not self.may_compute(operand, at):
                 return None
         if op in ("add", "sub", "mul", "neg") and all(isinstance(o, Poly) for o, _ in operands):
-            return _fold(Poly(op, tuple(o for o, _ in operands if isinstance(o, Poly))))
+            return self._poly(op, tuple(o for o, _ in operands if isinstance(o, Poly)), span)
         args = self._check_kinds(op, operands, span)
         if args is None:
             return None
@@ -138,6 +160,14 @@ class BodyChecker:
         if result is None:  # N or A: the kind of the operands that share the letter
             result = self.values[args[row.params.index(row.result)]].type.dtype
         return self.emit(op, args, attr, result, dims, span)
+
+    def _poly(self, op: str, args: tuple[Poly, ...], span: Span) -> Operand:
+        poly = _fold(Poly(op, args, size=1 + sum(a.size for a in args)))
+        if poly.size > POLY_LIMIT:
+            text = f"more than {POLY_LIMIT} integers and axis lengths are added and multiplied here"
+            self.report.add("E0116", span, text, "say what they are with f32(…)")
+            return None
+        return poly
 
     def may_compute(self, operand: Operand, span: Span) -> bool:
         """Class 4 and 5 results, and picks, belong to a whole tile or row: nothing is computed from them."""
@@ -169,7 +199,7 @@ class BodyChecker:
 
     def _mixed(self, op: str, operands: list[tuple[Operand, Span]], span: Span) -> None:
         shown = " and ".join(self.show(o, at) for o, at in operands if isinstance(o, int))
-        text = f"`{OPS[op].symbol or op}` needs operands of one kind: {shown}"
+        text = f"`{OPS[op].symbol or op}` needs operands of one kind, and {shown}"
         kinds = {self.kind_of(o) for o, _ in operands}
         help = "convert with f32(…)" if kinds >= {"F", "I"} else "a bool becomes a number with f32(…) or select(…)"
         self.report.add("E0205", span, text, help)
@@ -181,6 +211,8 @@ class BodyChecker:
             help = "convert with f32(…)"
         elif letter == "B":
             help = "compare: `x != 0`"
+        elif letter == "I":
+            help = "integers are i32 and i64 inputs, row(), col(), axis lengths and whole numbers"
         if op == "div" and self.kind_of(operand) == "I":
             help = "`/` divides floats: use idiv(i, j) for integers, or convert with f32(…)"
         text = f"`{OPS[op].symbol or op}` takes {wanted}, and {self.show(operand, at)}"
@@ -230,6 +262,7 @@ class BodyChecker:
             if name in self.signature.poisoned:
                 return None
             if name in self.dims.axes:
+                self.dims.used_axes.add(name)
                 return Poly("axis", axis=name)
         if isinstance(entity, Constant):
             value = entity.value
@@ -242,21 +275,27 @@ class BodyChecker:
         return None
 
     def _unknown_name(self, name: str, span: Span, frame: Frame, entity: object) -> None:
+        if name == "_":
+            self.report.add("E0101", span, "`_` drops a result and has no value", "give the result a name to use it")
+            return
         if frame.function is None and any(o.name == name for o in self.signature.outputs):
             text = f"`{name}` is an output: storing does not bind a name"
             self.report.add("E0107", span, text, f"bind the value first: `{name} = …`, then `{name} <- {name}`")
             return
-        if entity is not None or self.known_function(name, frame.scope):
+        if (isinstance(entity, Kernel) or name in frame.scope.kernels) and not self.known_function(name, frame.scope):
+            self.report.add("E0101", span, f"`{name}` is a kernel, not a value", _FROM_OUTSIDE)
+            return
+        if self.known_function(name, frame.scope):
             self.report.add("E0101", span, f"`{name}` is a function, not a value", f"call it: `{name}(…)`")
             return
         known = [*frame.locals, *(n for n, e in frame.scope.names.items() if isinstance(e, Constant))]
         if frame.function is None:
             known += [*(p.name for p in self.signature.params), *self.dims.axes]
         help = did_you_mean(name, [*known, *BUILTIN])
-        notes = []
         if frame.function is not None:
             help = help or "a function sees its own arguments, constants and other functions"
-        self.report.add("E0101", span, f"unknown name `{name}`", help, notes)
+        help = help or "bind it above, or take it as an input"
+        self.report.add("E0101", span, f"unknown name `{name}`", help)
 
     def load(self, name: str, span: Span) -> Operand:
         """The value of an input where an element is computed."""
@@ -270,6 +309,7 @@ class BodyChecker:
         if param.inout:
             text = f"`{name}` is inout: it is written with `+<-` and not read"
             self.report.add("E0408", span, text, f"write `{name} +<- x`, or take it as a plain input")
+            self._stored.setdefault(name, span)
         elif self.grid is not None and not rules.aligned(self.report, self.grid, param, span, self.contracted):
             pass
         elif kinds:
@@ -281,14 +321,23 @@ class BodyChecker:
 
     def expr(self, expr: s.Expr, frame: Frame) -> Operand:
         """One value."""
+        self._nesting += 1
+        if self._nesting > MAX_NESTING:
+            text = f"expressions and functions are nested more than {MAX_NESTING} deep here"
+            self.report.add("E0005", expr.span, text, "bind parts to names, and call fewer functions within functions")
+            raise AbandonedError
         results = self.results(expr, frame)
+        self._nesting -= 1
         if len(results) == 1:
             return results[0]
-        if isinstance(expr, s.Call):
+        if isinstance(expr, s.Call) and any(r is not None for r in results):
             text = f"`{expr.function}` gives {len(results)} results"
-            names = ", ".join("xyzuvw"[i % 6] for i in range(len(results)))
-            self.report.add("E0206", expr.span, text, f"bind them: `{names} = {expr.function}(…)`")
+            self.report.add("E0206", expr.span, text, self._bind_all(expr, len(results)))
         return None
+
+    def _bind_all(self, expr: s.Call, count: int) -> str:
+        names = ", ".join("xyzuvw"[i % 6] for i in range(count))
+        return f"bind them: `{names} = {expr.function}(…)`; `_` drops one"
 
     def results(self, expr: s.Expr, frame: Frame) -> Operands:
         """The values of an expression: one, but for calls with several results."""
@@ -337,9 +386,10 @@ class BodyChecker:
                     self._used_params.add(inner.text)
             return self.accumulator
         rules.refuse_product(self.report, expr, self.kind, self.product, frame.function is not None)
-        for side in (expr.left, expr.right):
-            if not isinstance(side, s.Attribute):
-                self.expr(side, frame)
+        for part in s.walk(expr):  # its operands are not values: they are used, and not checked further
+            if isinstance(part, s.Name):
+                self._used_params.add(part.text)
+                frame.used.add(part.text)
         return None
 
     def round(self, expr: s.Round, frame: Frame) -> Operand:
@@ -347,7 +397,8 @@ class BodyChecker:
         dtype = DTYPES.get(expr.dtype)
         if dtype is None or dtype.kind != "float":
             floats = [n for n, t in DTYPES.items() if t.kind == "float"]
-            help = did_you_mean(expr.dtype, floats) or f"round to one of {', '.join(floats)}"
+            near = did_you_mean(expr.dtype, floats) if dtype is None else None
+            help = near or f"round to one of {', '.join(floats)}"
             self.report.add("E0106", expr.dtype_span, f"`{expr.dtype}` is not a float type", help)
             return None
         return self.apply("round", [(operand, expr.operand.span)], expr.span, dtype)
@@ -360,7 +411,8 @@ class BodyChecker:
             if expr.table not in self.signature.poisoned:
                 known = [p.name for p in self.signature.params]
                 text = f"`{expr.table}` is not an input, and only inputs can be indexed"
-                self.report.add("E0308", expr.table_span, text, did_you_mean(expr.table, known))
+                help = did_you_mean(expr.table, known) or "a value's elements stay where they are computed"
+                self.report.add("E0308", expr.table_span, text, help)
             return None
         self._used_params.add(expr.table)
         if index is None:
@@ -413,15 +465,22 @@ class BodyChecker:
         name = expr.function
         known = [*frame.scope.functions(), *_SPECIAL, *REDUCTIONS, "f32", *(o.name for o in OPS.values() if o.callable)]
         if name in DTYPES:
-            self.report.add("E0103", expr.function_span, f"`{name}` is an element type", f"round with `round<{name}>(x)`")
+            self.report.add(
+                "E0103", expr.function_span, f"`{name}` is an element type", f"round with `round<{name}>(x)`"
+            )
         elif name == "tiles":
             self.report.add("E0103", expr.function_span, "tiles(X) is an extent, not a value", "write `over=tiles(X)`")
-        elif name in frame.scope.names:
-            text = f"`{name}` is not a function of elements"
-            self.report.add("E0103", expr.function_span, text, "kernels, maps and reduces are called from outside")
+        elif name in frame.scope.kernels or isinstance(frame.scope.names.get(name), Kernel):
+            self.report.add("E0103", expr.function_span, f"`{name}` is a kernel, not a function", _FROM_OUTSIDE)
+        elif name in frame.locals or name in frame.scope.names or (frame.function is None and self._is_input(name)):
+            text = f"`{name}` is a value, not a function"
+            self.report.add("E0103", expr.function_span, text, f"multiply with `{name} * (…)`")
         else:
-            help = did_you_mean(name, known) or _ELSEWHERE.get(name)
+            help = _ELSEWHERE.get(name) or did_you_mean(name, known) or "define it with `fn`, or import it"
             self.report.add("E0103", expr.function_span, f"unknown function `{name}`", help)
+
+    def _is_input(self, name: str) -> bool:
+        return self.signature.param(name) is not None or name in self.signature.poisoned or name in self.dims.axes
 
     def positional(self, expr: s.Call, frame: Frame, names: tuple[str, ...]) -> list[tuple[Operand, Span]] | None:
         """The arguments of a built-in in order, by position or by name; None after an error."""
@@ -433,11 +492,12 @@ class BodyChecker:
             if key is None:
                 continue
             if key not in names:
-                help = did_you_mean(key, names) or f"its arguments are {', '.join(names)}"
+                known = (*names, *_OPTIONAL.get(expr.function, ()))
+                help = did_you_mean(key, known) or (f"its arguments are {', '.join(known)}" if known else "it has none")
                 self.report.add("E0204", argument.span, f"`{expr.function}` has no argument `{key}`", help)
                 ok = False
             elif key in found:
-                self.report.add("E0204", argument.span, f"`{key}` is given twice")
+                self.report.add("E0204", argument.span, f"`{key}` is given twice", "remove one")
                 ok = False
             found[key] = (operand, argument.value.span)
         if ok and (len(found) != len(names) or len(expr.arguments) > len(names)):
@@ -462,18 +522,16 @@ class BodyChecker:
         arguments = self.bind_arguments(entity, expr, frame)
         if arguments is None:
             return nothing
-        if entity in self._active:
-            text = f"`{function.name}` calls itself"
-            self.report.add("E0110", expr.function_span, text, "functions are inlined and cannot recur")
-            return nothing
+        if isinstance(self._definition, s.Function) or function.name in entity.scope.recursive:
+            return nothing  # a function is checked alone, and what it calls where that is defined
         key = (id(entity), tuple(arguments.values()))
-        if None not in key[1] and key in self._inlined:
+        if key in self._inlined:
             return self._inlined[key]
-        inner = Frame(entity.scope, dict(arguments), function=entity, call=expr.span)
-        self._active.append(entity)
+        self._calls += 1
+        self._count(self._calls)
+        inner = Frame(entity.scope, dict(arguments), _places(function), function=entity, call=expr.span)
         before = len(self.report.errors)
         results = self.function_body(function, inner)
-        self._active.pop()
         for i in range(before, len(self.report.errors)):
             self._note_call(i, function.name, expr.span)
         self._inlined[key] = results
@@ -485,6 +543,18 @@ class BodyChecker:
             note = Note(f"`{name}` is called here", span)
             if len(d.notes) < 3:
                 object.__setattr__(d, "notes", (*d.notes, note))
+
+    def function_alone(self, entity: FunctionEntity) -> None:
+        """Check a function's names, on arguments of unknown type."""
+        function = entity.function
+        for p in function.params:
+            if p.default is not None:
+                self.expr(p.default, Frame(entity.scope, function=entity))
+        frame = Frame(entity.scope, {p.name: None for p in function.params}, _places(function), function=entity)
+        self.function_body(function, frame)
+        for name, span in frame.places.items():
+            if name not in frame.used:
+                self.report.add("W0002", span, f"`{name}` is not used")
 
     def function_body(self, function: s.Function, frame: Frame) -> Operands:
         for statement in function.body:
@@ -509,11 +579,11 @@ class BodyChecker:
             if key is None:
                 ok = False
             elif key not in names:
-                help = did_you_mean(key, names) or f"its arguments are {', '.join(names)}"
+                help = did_you_mean(key, names) or (f"its arguments are {', '.join(names)}" if names else "it has none")
                 self.report.add("E0204", argument.span, f"`{function.name}` has no argument `{key}`", help)
                 return None
             elif key in given:
-                self.report.add("E0204", argument.span, f"`{key}` is given twice")
+                self.report.add("E0204", argument.span, f"`{key}` is given twice", "remove one")
                 return None
             else:
                 given[key] = operand
@@ -521,7 +591,10 @@ class BodyChecker:
         if not ok or missing:
             takes = f"{len(names)} argument{'' if len(names) == 1 else 's'}"
             text = f"`{function.name}` takes {takes}, got {len(expr.arguments)}"
-            note = [Note(f"`{function.name}` is defined here", function.name_span)]
+            if ok and len(expr.arguments) >= len(missing):
+                text = f"`{function.name}` is not given {' and '.join(f'`{m}`' for m in missing)}"
+            built_in = function.name_span.source.path == PRELUDE
+            note = [] if built_in else [Note(f"`{function.name}` is defined here", function.name_span)]
             self.report.add("E0201", expr.span, text, f"write `{function.name}({', '.join(names)})`", note)
             return None
         for p in function.params:
@@ -537,8 +610,14 @@ class BodyChecker:
             self.report.add("E0216", expr.span, text, f"write `{expr.function}(x, over=N)`")
             return None
         syntax = as_dim(argument.value)
-        if syntax is None:
-            self.report.add("E0216", argument.span, "`over` is an axis", "write `over=N` or `over=tiles(N)`")
+        names = [n for n in s.walk(argument.value) if isinstance(n, s.Name)]
+        if syntax is None or any(n.text not in self.dims.axes for n in names):
+            axes = ", ".join(self.dims.axes)
+            near = did_you_mean(names[0].text, self.dims.axes) if names else None
+            text = f"`{argument.value.span.text}` is not an axis"
+            self.report.add(
+                "E0216", argument.span, text, near or f"`over` is one of {axes}, or tiles(…) of it in a reduce"
+            )
             return None
         return self.dims.dim(syntax)
 
@@ -551,7 +630,13 @@ class BodyChecker:
             self.report.add("E0311", expr.span, text, "reduce in the kernel's body")
             return None
         dim = self.over(expr, over)
-        operands = self.positional(s.Call(expr.function, rest, function_span=expr.function_span, span=expr.span), frame, ("x",))
+        if over is None:
+            for argument in rest:
+                self.expr(argument.value, frame)
+            return None
+        operands = self.positional(
+            s.Call(expr.function, rest, function_span=expr.function_span, span=expr.span), frame, ("x",)
+        )
         if operands is None or dim is None or operands[0][0] is None:
             return None
         operand = self.as_kind(operands[0][0], "F", operands[0][1])
@@ -572,7 +657,7 @@ class BodyChecker:
         found = self.split_over(expr, frame)
         if found is None or not self.may_compute(found[0], found[1]):
             return nothing
-        operand, span, dim = found
+        operand, _, dim = found
         assert isinstance(operand, int)
         value = self.values[operand]
         dims = rules.reduced(self.report, self.grid, expr, value, dim)
@@ -597,7 +682,13 @@ class BodyChecker:
         match = next((d for d in dims if (d.axis, d.coef, d.tiled) == (dim.axis, dim.coef, dim.tiled)), None)
         if match is None:
             text = f"{self.show(operand, span)} and has no extent {dim}"
-            self.report.add("E0310", expr.span, text, f"its extents are {', '.join(map(str, dims)) or 'none'}")
+            opaque = next((d for d in dims if d.tiled and d.axis == dim.axis), None)
+            help = (
+                f"write `over={opaque}`"
+                if opaque is not None
+                else f"its extents are {', '.join(map(str, dims)) or 'none'}"
+            )
+            self.report.add("E0310", expr.span, text, help)
             return None
         rest = tuple(d for d in dims if d != match)
         return self.emit(REDUCTIONS[expr.function], (operand,), match, F32, rest, expr.span)
@@ -627,7 +718,11 @@ class BodyChecker:
         if args is None or dims is None:
             return (None,)
         wide = rules.doubled(self.report, self.grid, dims, expr)
-        return (None if wide is None else self.emit("unpairs", args, None, self.values[args[0]].type.dtype, wide, expr.span),)
+        return (
+            None
+            if wide is None
+            else self.emit("unpairs", args, None, self.values[args[0]].type.dtype, wide, expr.span),
+        )
 
     def position(self, expr: s.Call, frame: Frame) -> Operands:
         operands = self.positional(expr, frame, ())
@@ -641,7 +736,7 @@ class BodyChecker:
 
     def picked(self, expr: s.Call, frame: Frame) -> Operands:
         """`pick(x, index, ignore=…)` and `onehot(index)`."""
-        names = ("index",) if expr.function == "onehot" else ("x", "index")
+        names: tuple[str, ...] = ("index",) if expr.function == "onehot" else ("x", "index")
         if expr.function == "pick" and any(a.name == "ignore" for a in expr.arguments):
             names = ("x", "index", "ignore")
         operands = self.positional(expr, frame, names)
@@ -660,7 +755,8 @@ class BodyChecker:
                 return (None,)
             if self.kind_of(arg) != kind:
                 text = f"`{name}` of `{expr.function}` is {KIND_NAMES[kind]}, and {self.show(operand, at)}"
-                self.report.add("E0202", at, text)
+                help = "pass column numbers: an i32 or i64 input" if kind == "I" else "convert with f32(…)"
+                self.report.add("E0202", at, text, help)
                 return (None,)
             args.append(arg)
         spans = [at for _, at in operands]
@@ -673,12 +769,12 @@ class BodyChecker:
         results = self.results(statement.value, frame)
         targets = statement.targets
         if len(targets) != len(results):
-            known = results != (None,)
-            if known:
+            if any(r is not None for r in results):
                 plural = "" if len(results) == 1 else "s"
                 text = f"{len(targets)} name{'s' if len(targets) > 1 else ''} for {len(results)} result{plural}"
                 span = targets[0].span.to(targets[-1].span)
-                self.report.add("E0206", span, text, "`_` drops a result you do not need" if len(results) > 1 else None)
+                call = statement.value if isinstance(statement.value, s.Call) and len(results) > 1 else None
+                self.report.add("E0206", span, text, self._bind_all(call, len(results)) if call else "bind one name")
             results = (None,) * len(targets)
         for target, result in zip(targets, results, strict=True):
             if target.text != "_":
@@ -686,9 +782,13 @@ class BodyChecker:
 
     def bind_name(self, target: s.Target, result: Operand, frame: Frame) -> None:
         name = target.text
+        if refuse_name(name, target.span, self.report):
+            return
         if name in frame.locals:
             notes = [Note(f"`{name}` is bound here", frame.places[name])] if name in frame.places else []
-            self.report.add("E0102", target.span, f"`{name}` is already bound", "a name is bound once: choose another", notes)
+            self.report.add(
+                "E0102", target.span, f"`{name}` is already bound", "a name is bound once: choose another", notes
+            )
             return
         if frame.function is None:
             param = self.signature.param(name)
@@ -717,11 +817,8 @@ class BodyChecker:
             return
         if self.kind_of(value) != kind:
             shown = f"{self.show(operand, statement.value.span)}, and `{target.name}` holds {target.dtype}"
-            help = "convert with f32(…)" if kind == "F" else None
-            self.report.add("E0405", statement.span, shown, help)
-            return
-        if statement.accumulate and kind != "F":
-            self.report.add("E0405", statement.span, f"`+<-` adds floats, and `{target.name}` holds {target.dtype}")
+            help = {"F": "convert with f32(…)", "B": "compare, or write `true` or `false`"}.get(kind)
+            self.report.add("E0405", statement.span, shown, help or f"declare `{target.name}: f32[…]`")
             return
         if rules.storable(self.report, self.grid, target, self.values[value], statement):
             self.stores.append(Store(target.name, value, statement.accumulate, span=statement.span))
@@ -740,10 +837,12 @@ class BodyChecker:
                 text = f"`{name}` is an output and has no old value to add to"
                 self.report.add("E0403", span, text, f"store with `<-`, or take `inout {name}: …` as an input")
                 return None
-            return output
+            return None if name in self.signature.poisoned else output
         if param is not None:
             if not param.inout:
-                help = f"declare it `inout {name}: …` and add with `+<-`" if statement.accumulate else "declare an output"
+                help = (
+                    f"declare it `inout {name}: …` and add with `+<-`" if statement.accumulate else "declare an output"
+                )
                 code = "E0403" if statement.accumulate else "E0404"
                 self.report.add(code, span, f"`{name}` is an input and cannot be stored to", help)
                 return None
@@ -751,28 +850,30 @@ class BodyChecker:
                 self.report.add("E0404", span, f"`{name}` is inout: it is added to", f"write `{name} +<- x`")
                 return None
             self._used_params.add(name)
-            return param
+            return None if name in self.signature.poisoned else param
         if name not in self.signature.poisoned:
+            self._misnamed = True
             known = [o.name for o in self.signature.outputs]
             help = did_you_mean(name, known) or f"the outputs are {', '.join(known) or 'none'}; bind a value with `=`"
             self.report.add("E0407", span, f"there is no output `{name}`", help)
         return None
 
-    def run(self, definition: s.KernelDef, scope: Scope) -> None:
+    def run(self, scope: Scope) -> None:
         """Check the whole body."""
         frame = Frame(scope)
-        self._stored: dict[str, Span] = {}
-        for statement in definition.body:
+        for statement in self._definition.body:
             if isinstance(statement, s.Bind):
                 self.bind(statement, frame)
             else:
                 self.store(statement, frame)
-        written = [*self.signature.outputs, *(p for p in self.signature.params if p.inout)]
+        inout = [p for p in self.signature.params if p.inout]
+        written: list[Param | Output] = [*self.signature.outputs, *inout]
         for target in written:
-            if target.name not in self._stored:
+            if target.name not in self._stored and not self._misnamed:  # a misnamed store was meant for one of them
                 how = "+<-" if isinstance(target, Param) else "<-"
                 text = f"`{target.name}` is never stored"
                 self.report.add("E0401", target.span, text, f"add `{target.name} {how} …` to the body")
+        self._used_params |= {p.domain.other for p in self.signature.params if p.domain and p.domain.other}
         for param in self.signature.params:
             if param.name not in self._used_params and not param.inout:
                 self.report.add("W0001", param.span, f"input `{param.name}` is not used")
@@ -782,6 +883,8 @@ class BodyChecker:
 
 
 _SELECT = ("condition", "x", "y")
+_OPTIONAL = {"pick": ("ignore",)}
+_FROM_OUTSIDE = "kernels, maps and reduces are called from Python, one after another"
 _SPECIAL: dict[str, Callable[[BodyChecker, s.Call, Frame], Operands]] = {
     "pairs": BodyChecker.pairs,
     "unpairs": BodyChecker.unpairs,
@@ -811,6 +914,10 @@ _ELSEWHERE = {
 }
 
 
+def _places(function: s.Function) -> dict[str, Span]:
+    return {p.name: p.span for p in function.params}
+
+
 def _fold(poly: Poly) -> Poly:
     """Arithmetic on integer literals is done at once; on axis lengths when they are known."""
     if all(a.op == "const" for a in poly.args):
@@ -821,4 +928,4 @@ def _fold(poly: Poly) -> Poly:
     return poly
 
 
-__all__ = ["BodyChecker", "Frame", "Poly", "TooLarge"]
+__all__ = ["AbandonedError", "BodyChecker", "Frame", "Poly"]

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -11,15 +14,15 @@ from pathlib import Path
 from coda_lang.errors import CodaError, Note, did_you_mean
 from coda_lang.ir import rules
 from coda_lang.ir.axes import Grid
-from coda_lang.ir.body import BodyChecker, Frame, TooLarge
-from coda_lang.ir.constants import BUILTIN, constant_value
+from coda_lang.ir.body import AbandonedError, BodyChecker
+from coda_lang.ir.constants import constant_value, refuse_name
 from coda_lang.ir.module import Constant, FunctionEntity, Module, Scope
 from coda_lang.ir.ops import OPS, REDUCTIONS
 from coda_lang.ir.passes import tidy
-from coda_lang.ir.program import Kernel, Product
+from coda_lang.ir.program import Kernel, Output, Param, Product
 from coda_lang.ir.report import Report
 from coda_lang.ir.signature import Signature, SignatureChecker
-from coda_lang.ir.types import DTYPES, F32, Dim, axis_dim
+from coda_lang.ir.types import F32, Dim, axis_dim
 from coda_lang.parser import parse, read_source
 from coda_lang.parser import syntax as s
 from coda_lang.source import Source, Span
@@ -27,12 +30,25 @@ from coda_lang.source import Source, Span
 
 def check_file(path: str | os.PathLike[str]) -> Module:
     """Read, parse and check a file and its imports. Raises OSError if `path` cannot be read, or CodaError."""
-    return _Loader().load(Path(path), read_source(path))
+    with _deep_recursion():
+        return _Loader().load(Path(path), read_source(path))
 
 
 def check_text(text: str, path: str = "<string>") -> Module:
     """Parse and check a text; imports are relative to the current directory. Raises CodaError."""
-    return _Loader().load(Path(path), Source(path, text))
+    with _deep_recursion():
+        return _Loader().load(Path(path), Source(path, text.removeprefix("\ufeff")))
+
+
+@contextmanager
+def _deep_recursion() -> Iterator[None]:
+    """Room for the nesting that `MAX_NESTING` and `MAX_IMPORTS` allow, whatever the caller's own depth is."""
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(before, 20_000))
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(before)
 
 
 @cache
@@ -46,12 +62,16 @@ class _Loader:
 
     def __init__(self) -> None:
         self.modules: dict[Path, Module | None] = {}  # None while a file is being loaded
+        self.broken: set[Path] = set()  # files whose errors are reported
+        self.depth = 0
 
     def load(self, path: Path, source: Source) -> Module:
         key = path.resolve()
         self.modules[key] = None
+        self.depth += 1
         module = _ModuleChecker(parse(source), path, self, prelude() if path.name != "<prelude>" else Scope()).check()
         self.modules[key] = module
+        self.depth -= 1
         return module
 
 
@@ -83,12 +103,13 @@ class _ModuleChecker:
                         functions.append(d)
                 case s.KernelDef():
                     if self._declare(d.name, d.name_span, declared, is_kernel=True):
-                        self.scope.poisoned.add(d.name)  # until it is checked
+                        self.scope.kernels.add(d.name)
                     kernels.append(d)
+        self._recursion(functions)
         for function in functions:
             self._function(function)
         for kernel in kernels:
-            self._kernel(kernel, declared)
+            self._kernel(kernel)
         if self.report.errors:
             raise CodaError(self.report.errors)
         return Module(str(self.path), self.file.doc, self.scope, tuple(self.report.warnings))
@@ -98,10 +119,12 @@ class _ModuleChecker:
             note = [Note("first defined here", declared[name])]
             self.report.add("E0104", span, f"`{name}` is defined twice", "choose another name", note)
             return False
+        if refuse_name(name, span, self.report):
+            return False
         row = OPS.get(name)
         called = (row is not None and row.callable) or name in REDUCTIONS or name in ("pairs", *self.builtins.names)
-        if name in BUILTIN or name in DTYPES or (called and not is_kernel):
-            self.report.add("E0112", span, f"`{name}` is built in", "choose another name")
+        if called and not is_kernel:
+            self.report.add("E0112", span, f"`{name}` is a built-in function", "choose another name")
             self.scope.poisoned.add(name)
             return False
         declared[name] = span
@@ -129,26 +152,51 @@ class _ModuleChecker:
                 self.scope.names[name] = module.scope.names[item.name]
 
     def _imported_module(self, d: s.Import) -> Module | None:
-        path = self.path.parent / d.path
+        path, depth = self.path.parent / d.path, self.loader.depth
         try:
             key = path.resolve()
+            if key in self.loader.broken:
+                return None
             if key in self.loader.modules:
                 module = self.loader.modules[key]
                 if module is None:
-                    self.report.add("E0111", d.path_span, f'"{d.path}" imports this file: a cycle', "move what both need to a third file")
+                    text = f'"{d.path}" imports this file: a cycle'
+                    self.report.add("E0111", d.path_span, text, "move what both need to a third file")
                 return module
+            if self.loader.depth >= MAX_IMPORTS:
+                text = f"imports are nested more than {MAX_IMPORTS} deep"
+                self.report.add("E0115", d.path_span, text, "import from the file that defines the name")
+                return None
             return self.loader.load(path, read_source(path))
-        except (OSError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or str(error)
-            where = f"looked for {path}"
-            self.report.add("E0108", d.path_span, f'cannot read "{d.path}": {reason}', where)
         except CodaError as error:
             self.report.errors += error.diagnostics
-            self.loader.modules[path.resolve()] = Module(str(path), None, Scope(poisoned=_names(d)))
-            self.scope.poisoned |= {n.alias or n.name for n in d.names}
+            self.loader.broken.add(key)
+            self.loader.depth = depth
+        except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: a loop of symbolic links
+            reason = getattr(error, "strerror", None) or str(error)
+            self.report.add("E0108", d.path_span, f'cannot read "{d.path}": {reason}', f"looked for {path}")
         return None
 
     # -- functions --
+
+    def _recursion(self, functions: list[s.Function]) -> None:
+        """Functions are inlined, so none may reach itself. Only functions of one file can: imports have no cycles."""
+        calls = {d.name: list(_calls(d)) for d in functions}
+        done: set[str] = set()
+        for first in functions:
+            path = [first.name]  # the calls that lead to where the walk is
+            while path:
+                here = path[-1]
+                call = calls[here].pop(0) if calls[here] else None
+                if call is None:
+                    done.add(path.pop())
+                elif call.function in path:
+                    chain = " → ".join(f"`{n}`" for n in (*path[path.index(call.function) :], call.function))
+                    text = f"`{call.function}` calls itself" if call.function == here else f"a circle of calls: {chain}"
+                    self.report.add("E0110", call.function_span, text, "functions are inlined and cannot recur")
+                    self.scope.recursive.update(path[path.index(call.function) :])
+                elif call.function in calls and call.function not in done:
+                    path.append(call.function)
 
     def _function(self, d: s.Function) -> None:
         """Check a function's names and calls on arguments of unknown type; types are checked where it is called."""
@@ -157,47 +205,47 @@ class _ModuleChecker:
             if p.name in seen:
                 note = [Note("declared here", seen[p.name])]
                 self.report.add("E0102", p.span, f"argument `{p.name}` is declared twice", None, note)
+            refuse_name(p.name, p.span, self.report)
             seen[p.name] = p.span
         entity = self.scope.names[d.name]
         assert isinstance(entity, FunctionEntity)
         dims = SignatureChecker(s.KernelDef("map", d.name, (), (), (), (), ()), self.scope, self.report)
-        body = BodyChecker("map", Signature((), (), (), (), ()), dims, _SOME_GRID, self.report)
-        frame = Frame(self.scope, {p.name: None for p in d.params}, function=entity)
-        body._active.append(entity)
-        try:
-            body.function_body(d, frame)
-        except TooLarge:
-            pass  # reported by each kernel that calls it
+        body = BodyChecker(d, Signature((), (), (), (), ()), dims, _SOME_GRID, self.report)
+        with suppress(AbandonedError):
+            body.function_alone(entity)
 
     # -- kernels --
 
-    def _kernel(self, d: s.KernelDef, declared: dict[str, Span]) -> None:
+    def _kernel(self, d: s.KernelDef) -> None:
         before = len(self.report.errors)
         dims = SignatureChecker(d, self.scope, self.report)
         signature = dims.check()
         product, grid, expr, contracted = self._grid(d, signature)
-        body = BodyChecker(d.kind, signature, dims, grid, self.report)
+        body = BodyChecker(d, signature, dims, grid, self.report)
         body.contracted = contracted
         body.product = expr
         if product is not None and grid is not None and expr is not None:
             body.accumulator = body.emit("acc", (), None, F32, (grid.rows, grid.cols), expr.span)
-        if grid is not None and expr is None or product is not None:
-            for output in signature.outputs:
-                if grid is not None and not rules.output_place(self.report, grid, output):
-                    signature.poisoned.add(output.name)
-            for param in signature.params:
-                if param.inout and grid is not None and not rules.output_place(self.report, grid, param):
-                    signature.poisoned.add(param.name)
-        elif d.kind == "reduce":
-            for output in signature.outputs:
-                self._reduce_output(output.dims, output.name, output.span)
+        stored: list[Output | Param] = [*signature.outputs, *(p for p in signature.params if p.inout)]
+        if grid is not None:
+            fits = [rules.output_place(self.report, grid, target) for target in stored]
+        else:
+            fits = [d.kind != "reduce" or rules.reduce_output(self.report, target) for target in stored]
+        signature.poisoned |= {target.name for target, fit in zip(stored, fits, strict=True) if not fit}
+        if not d.outputs and not any(p.inout for p in d.params):
+            help = "declare what it computes: `-> (d: f32[M, N])`"
+            self.report.add("E0409", d.name_span, f"{d.kind} `{d.name}` has no output", help)
         if grid is None and d.kind != "reduce":
-            return  # without a grid nothing in the body has a type
-        try:
-            body.run(d, self.scope)
-        except TooLarge:
-            text = f"`{d.name}` has more than 200000 operations once its functions are inlined"
-            self.report.add("E0114", d.name_span, text, "split it into several kernels")
+            # Without a grid nothing has a type, but names can be checked.
+            names = {p.name for p in d.params} | {o.name for o in d.outputs}
+            unknown = replace(signature, params=(), outputs=(), poisoned=names)
+            body = BodyChecker(d, unknown, dims, _SOME_GRID, self.report)
+            body.product = expr
+        with suppress(AbandonedError):
+            body.run(self.scope)
+        for axis, span in dims.axes.items():
+            if axis not in dims.used_axes:
+                self.report.add("W0003", span, f"axis `{axis}` is not used")
         if len(self.report.errors) > before:
             return
         kernel = Kernel(
@@ -216,15 +264,8 @@ class _ModuleChecker:
             stores=tuple(body.stores),
             span=d.name_span,
         )
-        if d.name in declared and self.scope.places.get(d.name) == d.name_span:
-            self.scope.poisoned.discard(d.name)
+        if self.scope.places.get(d.name) == d.name_span:
             self.scope.names[d.name] = tidy(kernel)
-
-    def _reduce_output(self, dims: tuple[Dim, ...], name: str, span: Span) -> None:
-        opaque = next((x for x in dims if x.tiled), None)
-        if opaque is not None:
-            text = f"output `{name}` of a reduce has extent {opaque}, which is known to the kernel that made it only"
-            self.report.add("E0309", span, text, "a reduce combines partials: its outputs have named axes")
 
     def _grid(
         self, d: s.KernelDef, signature: Signature
@@ -232,7 +273,7 @@ class _ModuleChecker:
         """The tile grid: the product's extents in a kernel, the outputs' in a map."""
         if d.kind == "reduce":
             return None, None, None, None
-        products = [e for st in d.body for e in _walk(st.value) if isinstance(e, s.Binary) and e.op == "@"]
+        products = [e for st in d.body for e in s.walk(st.value) if isinstance(e, s.Binary) and e.op == "@"]
         if d.kind == "map":
             return None, self._map_grid(d, signature), None, None
         if not products:
@@ -251,7 +292,9 @@ class _ModuleChecker:
 
     def _map_grid(self, d: s.KernelDef, signature: Signature) -> Grid | None:
         inout = [p for p in signature.params if p.inout]
-        for target in (*signature.outputs, *inout, *signature.params):
+        grids: list[Grid] = []
+        stored: list[Output | Param] = [*signature.outputs, *inout]
+        for target in (*stored, *signature.params):
             if len(target.dims) != 2 or any(x.axis is None for x in target.dims):
                 continue
             rows, cols = target.dims
@@ -259,34 +302,23 @@ class _ModuleChecker:
             if outer is not None:
                 cols = axis_dim(outer.axis)
             if rows.axis != cols.axis:
-                return _make_grid(axis_dim(rows.axis or ""), axis_dim(cols.axis or ""), signature)
+                grids.append(_make_grid(axis_dim(rows.axis or ""), axis_dim(cols.axis or ""), signature))
+        if grids:  # the first that has a place for every output: a table may be declared before the tiles
+            return next((g for g in grids if all(rules.placed(g, t.dims) for t in stored)), grids[0])
         if not signature.poisoned:
             text = f"map `{d.name}` has no output or input with two axes, so it has no tile"
             self.report.add("E0313", d.name_span, text, "a map works on tiles [M, N]; combine vectors in a `reduce`")
         return None
 
 
+MAX_IMPORTS = 100
 _SOME_GRID = Grid(axis_dim("M"), axis_dim("N"))
 
 
+def _calls(d: s.Function) -> Iterator[s.Call]:
+    for expr in (*(p.default for p in d.params if p.default is not None), *(st.value for st in d.body), *d.results):
+        yield from (e for e in s.walk(expr) if isinstance(e, s.Call))
+
+
 def _make_grid(rows: Dim, cols: Dim, signature: Signature) -> Grid:
-    return Grid(rows, cols, next((sp for sp in signature.splits if sp.axis == cols.axis), None))
-
-
-def _names(d: s.Import) -> set[str]:
-    return {n.name for n in d.names}
-
-
-def _walk(expr: s.Expr) -> Iterator[s.Expr]:
-    yield expr
-    match expr:
-        case s.Unary() | s.Attribute() | s.Round():
-            yield from _walk(expr.operand)
-        case s.Binary():
-            yield from _walk(expr.left)
-            yield from _walk(expr.right)
-        case s.Call():
-            for argument in expr.arguments:
-                yield from _walk(argument.value)
-        case s.Index():
-            yield from _walk(expr.index)
+    return Grid(rows, cols, next((sp for sp in signature.splits if axis_dim(sp.axis) == cols), None))

@@ -3,15 +3,29 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 from coda_lang.errors import did_you_mean
 from coda_lang.ir.module import Constant, Scope
 from coda_lang.ir.program import Number
 from coda_lang.ir.report import Report
+from coda_lang.ir.types import DTYPES
 from coda_lang.parser import syntax as s
+from coda_lang.source import Span
 
 BUILTIN = {"inf": math.inf, "nan": math.nan}
+_NOT_A_NAME = {"_": "`_` drops a result and names nothing"}
+_NOT_A_NAME |= {name: f"`{name}` is built in" for name in BUILTIN}
+_NOT_A_NAME |= {name: f"`{name}` is an element type" for name in DTYPES}
 INT_LIMIT = 2**63
+
+
+def refuse_name(name: str, span: Span, report: Report) -> bool:
+    """Report a definition of a name that means something everywhere."""
+    if name not in _NOT_A_NAME:
+        return False
+    report.add("E0112", span, _NOT_A_NAME[name], "choose another name")
+    return True
 
 
 def number_value(expr: s.Number, report: Report) -> Number | None:
@@ -24,13 +38,15 @@ def number_value(expr: s.Number, report: Report) -> Number | None:
         return value
     number = float(expr.text)
     if abs(number) > 3.4028235677973366e38:  # halfway from the largest f32 to the next power of two
-        report.add("E0113", expr.span, f"`{expr.text[:30]}` does not fit f32", "the largest f32 is 3.4028235e38; or use `inf`")
+        report.add(
+            "E0113", expr.span, f"`{expr.text[:30]}` does not fit f32", "the largest f32 is 3.4028235e38; or use `inf`"
+        )
         return None
     return number
 
 
-def constant_value(expr: s.Expr, scope: Scope, report: Report) -> Number | None:
-    """The value of a constant expression, or None after an error."""
+def constant_value(expr: s.Expr, scope: Scope, report: Report, near: Iterable[str] = ()) -> Number | None:
+    """The value of a constant expression, or None after an error; `near` are other names it may have meant."""
     match expr:
         case s.Number():
             return number_value(expr, report)
@@ -44,17 +60,20 @@ def constant_value(expr: s.Expr, scope: Scope, report: Report) -> Number | None:
                 return entity.value
             if expr.text not in scope.poisoned:
                 constants = [n for n, e in scope.names.items() if isinstance(e, Constant)]
-                help = did_you_mean(expr.text, [*constants, *BUILTIN]) or "a constant is made of numbers and constants"
+                help = (
+                    did_you_mean(expr.text, [*constants, *BUILTIN, *near])
+                    or "a constant is made of numbers and constants"
+                )
                 report.add("E0207", expr.span, f"`{expr.text}` is not a constant", help)
             return None
         case s.Unary(op="-"):
-            value = constant_value(expr.operand, scope, report)
+            value = constant_value(expr.operand, scope, report, near)
             if isinstance(value, bool):
-                report.add("E0207", expr.span, "a bool has no sign")
+                report.add("E0207", expr.span, "a bool has no sign", "write a number")
                 return None
             return None if value is None else -value
         case s.Binary(op="+" | "-" | "*" | "/"):
-            left, right = (constant_value(e, scope, report) for e in (expr.left, expr.right))
+            left, right = (constant_value(e, scope, report, near) for e in (expr.left, expr.right))
             if left is None or right is None:
                 return None
             return _arithmetic(expr, left, right, report)
@@ -64,7 +83,7 @@ def constant_value(expr: s.Expr, scope: Scope, report: Report) -> Number | None:
 
 def _arithmetic(expr: s.Binary, left: Number, right: Number, report: Report) -> Number | None:
     if isinstance(left, bool) or isinstance(right, bool):
-        report.add("E0207", expr.span, "arithmetic on a bool")
+        report.add("E0207", expr.span, f"`{expr.op}` is for numbers, and one side is a bool", "write numbers")
         return None
     try:
         match expr.op:

@@ -38,6 +38,8 @@ class Scope:
     names: dict[str, Entity] = field(default_factory=dict)
     places: dict[str, Span] = field(default_factory=dict)
     poisoned: set[str] = field(default_factory=set)
+    kernels: set[str] = field(default_factory=set)  # declared ones, checked or not
+    recursive: set[str] = field(default_factory=set)  # functions that call themselves, which is reported
     builtins: Scope | None = None
 
     def function(self, name: str) -> FunctionEntity | None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from coda_lang.errors import Diagnostic, Note
+from coda_lang.errors import CodaError, Diagnostic, Note
 from coda_lang.source import Span
+
+ERROR_LIMIT = 1000  # a file with more mistakes is not looked at further
 
 
 class Report:
@@ -21,5 +23,7 @@ class Report:
         if key in self._seen:
             return
         self._seen.add(key)
+        if len(self.errors) >= ERROR_LIMIT:
+            raise CodaError(self.errors)
         diagnostic = Diagnostic(code, span, message, help, tuple(notes))
         (self.warnings if diagnostic.severity == "warning" else self.errors).append(diagnostic)

@@ -36,7 +36,9 @@ def refuse_product(report: Report, expr: s.Binary, kind: str, first: s.Binary | 
     elif first is not None and expr is not first:
         note = [Note("the product of this kernel is here", first.span)]
         text = "a second product: a kernel is one GEMM and its epilogue"
-        report.add("E0301", expr.span, text, "put it into a kernel of its own", note)
+        same = "".join(expr.span.text.split()) == "".join(first.span.text.split())
+        help = "bind the first one to a name and use that" if same else "put it into a kernel of its own"
+        report.add("E0301", expr.span, text, help, note)
 
 
 def refuse_transpose(report: Report, expr: s.Attribute) -> None:
@@ -91,6 +93,8 @@ def product_extents(
             help = f"write `{right.name}{'' if right_t else '.T'}`: its other extent is {cols}"
         elif inner_b == rows:
             help = f"write `{left.name}{'' if left_t else '.T'}`: its other extent is {rows}"
+        else:
+            help = "both operands share one extent, which the product sums over"
         report.add("E0211", expr.span, text, help)
         ok = False
     if left.dtype != right.dtype:
@@ -99,7 +103,8 @@ def product_extents(
         ok = False
     if rows.axis is None or cols.axis is None:
         constant = rows if rows.axis is None else cols
-        report.add("E0212", expr.span, f"the accumulator's extents are named axes, and {constant} is a number")
+        text = f"the accumulator's extents are named axes, and {constant} is a number"
+        report.add("E0212", expr.span, text, "give the extent a name in `<…>`")
         return None
     if rows.axis == cols.axis:
         text = f"rows and columns of the product are both `{rows.axis}`, so no vector could be matched by name"
@@ -117,7 +122,7 @@ def aligned(report: Report, grid: Grid, param: Param, span: Span, contracted: Di
     shape = f"`{param.name}` is [{', '.join(map(str, dims))}]"
     parts = [grid.part(d) for d in dims]
     if any(d.tiled for d in dims):
-        text = f"{shape}: partials of other tiles are combined in a reduce"
+        text = f"{shape}, and partials of other tiles are combined in a reduce"
         report.add("E0315", span, text, "make it a `reduce`, and pass its result to this kernel")
         return False
     if len(dims) == 2 and parts[0] not in (None, "row") and parts[1] == "row":
@@ -128,14 +133,18 @@ def aligned(report: Report, grid: Grid, param: Param, span: Span, contracted: Di
         if part is not None:
             continue
         if contracted is not None and dim.axis == contracted.axis and dim.axis is not None:
-            text = f"{shape}, and `{dim.axis}` is contracted by the product: no element of the tile has a place along it"
+            text = (
+                f"{shape}, and `{dim.axis}` is contracted by the product: no element of the tile has a place along it"
+            )
             report.add("E0312", span, text, f"scale an operand along {dim.axis} before the call")
         elif dim.axis == grid.cols.axis:
-            text = f"{shape}: columns are half, once or twice the accumulator's {grid.cols}"
-            report.add("E0213", span, text)
+            text = f"{shape}, and columns are half, once or twice the accumulator's {grid.cols}"
+            report.add("E0213", span, text, _widths(grid))
         else:
             text = f"{shape}, and {dim} is no extent of the tile [{grid.rows}, {grid.cols}]"
-            help = f"read rows of a table with `{param.name}[index{', ...' if len(dims) > 1 else ''}]`"
+            help = f"inputs read by element are [], [{grid.rows}], [{grid.cols}] or [{grid.rows}, {grid.cols}]"
+            if part is None and dim is dims[0] and len(dims) <= 2:
+                help += f"; rows of a table are read by `{param.name}[index{', ...' if len(dims) > 1 else ''}]`"
             report.add("E0307", span, text, help)
         return False
     if len(dims) > 2 or (len(dims) == 2 and parts[0] != "row") or (len(dims) == 2 and parts[1] == "row"):
@@ -150,17 +159,18 @@ def gathered(
 ) -> tuple[Dim, ...] | None:
     """`table[index, ...]` reads whole rows of a table, one for each row of the tile."""
     if grid is None:
-        report.add("E0311", expr.span, "a reduce does not read tables")
+        report.add("E0311", expr.span, "a reduce does not read tables", "gather in a kernel or a map")
         return None
     dims = param.dims
     if not dims or len(dims) > 2 or param.host or kinds != {"float"} or dims[0].tiled:
         shape = "a scalar" if param.host or not dims else f"{param.dtype}[{', '.join(map(str, dims))}]"
         text = f"`{param.name}` is {shape}, and a table is a float input [P] or [P, columns]"
-        report.add("E0308", expr.table_span, text)
+        report.add("E0308", expr.table_span, text, f"declare it like `{param.name}: f32[P, {grid.cols}]`")
         return None
     if (len(dims) == 2) != expr.ellipsis:
         form = f"{param.name}[index{', ...' if len(dims) == 2 else ''}]"
-        report.add("E0308", expr.span, f"a table with {len(dims)} extents is read by `{form}`", f"write `{form}`")
+        text = f"`{param.name}` has {len(dims)} extent{'s' if len(dims) > 1 else ''}, and its rows are read by `{form}`"
+        report.add("E0308", expr.span, text, f"write `{form}`")
         return None
     if grid.col_of(index.type.dims) is not None:
         text = f"a gather along columns: the index is {index.type}, one number for each column"
@@ -170,15 +180,14 @@ def gathered(
     rest = dims[1:]
     if rest and (rest[0].tiled or grid.part(rest[0]) not in ("full", "inner", "outer")):
         text = f"the columns of `{param.name}` are {rest[0]}, which is no extent of the tile [{grid.rows}, {grid.cols}]"
-        help = f"declare a split axis `{grid.cols.axis} = H * D` for a table of one head" if grid.split is None else None
+        split = f"{grid.split.outer} * {grid.split.inner}" if grid.split is not None else "H * D"
+        help = f"its columns are {grid.cols}, or those of one head where `{grid.cols.axis} = {split}`"
         report.add("E0307", expr.span, text, help)
         return None
     return tuple(d for d in (grid.row_of(index.type.dims), *rest) if d is not None)
 
 
-def picked(
-    report: Report, grid: Grid, expr: s.Call, args: list[Value], spans: list[Span]
-) -> tuple[Dim, ...] | None:
+def picked(report: Report, grid: Grid, expr: s.Call, args: list[Value], spans: list[Span]) -> tuple[Dim, ...] | None:
     """`pick` and `onehot` address one column for each row."""
     index = args[0] if expr.function == "onehot" else args[1]
     at = spans[0] if expr.function == "onehot" else spans[1]
@@ -187,7 +196,8 @@ def picked(
         report.add("E0308", at, text, f"pass an integer input [{grid.rows}]")
         return None
     if len(args) == 3 and args[2].type.dims:
-        report.add("E0203", spans[2], f"`ignore` is one number, and this is {args[2].type}")
+        text = f"`ignore` is one number, and this is {args[2].type}"
+        report.add("E0203", spans[2], text, "pass a number or a scalar input")
         return None
     if expr.function == "onehot":
         return grid.rows, grid.cols
@@ -276,7 +286,7 @@ def refuse_tile_result(report: Report, value: Value, span: Span) -> None:
     if value.op == "pick":
         text = "a picked element is known to one tile only, so the same kernel can only store it"
     else:
-        text = f"the result of `{value.op}` is a partial: only a later program sees the whole, so this kernel can only store it"
+        text = f"the result of `{value.op}` is a partial of one tile, so this kernel can only store it"
     report.add("E0305", span, text, "store it, and combine the partials in a `reduce`", [Note("made here", value.span)])
 
 
@@ -285,7 +295,8 @@ def refuse_kind(report: Report, expr: s.Call, kind: str) -> None:
     name = expr.function
     if kind == "reduce":
         help = f"use `{name.removeprefix('tile_')}(x, over=…)`" if name in ("tile_sum", "tile_max") else None
-        report.add("E0311", expr.span, f"`{name}` needs a tile, and a reduce has none", help)
+        text = f"`{name}` needs a tile, and a reduce has none"
+        report.add("E0311", expr.span, text, help or "compute it in a kernel or a map")
         return
     text = f"`{name}(…, over=…)` needs all tiles, and a {kind} sees one"
     help = f"use `tile_{name}` here and `{name}` in a reduce" if name != "min" else "reduce in a `reduce`"
@@ -301,60 +312,86 @@ def refuse_mixed_tiles(report: Report, clash: tuple[Dim, Dim], span: Span) -> No
 # -- stores ----------------------------------------------------------------------------------------------------------
 
 
-def storable(
-    report: Report, grid: Grid | None, target: Output | Param, value: Value, statement: s.StoreTo
-) -> bool:
+def storable(report: Report, grid: Grid | None, target: Output | Param, value: Value, statement: s.StoreTo) -> bool:
     """A store's target has the value's extents, which are the tile's, or more that the value spreads along."""
     dims, wanted = value.type.dims, target.dims
     shape = f"[{', '.join(map(str, wanted))}]"
     if grid is None:
         if any(d.tiled for d in dims):
             opaque = next(d for d in dims if d.tiled)
-            text = f"{opaque} is an opaque extent, and only a reduction may consume it"
+            text = f"the value is {value.type}: {opaque} is an opaque extent, and only a reduction may consume it"
             report.add("E0406", statement.span, text, f"reduce first: `sum(x, over={opaque})`")
             return False
         if not set(dims) <= set(wanted):
-            report.add("E0406", statement.span, f"the value is {value.type}, and `{target.name}` is {shape}")
+            text = f"the value is {value.type}, and `{target.name}` is {shape}"
+            report.add("E0406", statement.span, text, f"reduce the rest, or declare `{_declared(target, dims)}`")
             return False
         return True
     if dims == wanted:
         return True
     if any(d.tiled for d in dims + wanted) or value.op == "segment_sum":
         text = f"the value is {value.type}, and `{target.name}` is {shape}"
-        help = f"declare `{target.name}: f32[{', '.join(map(str, dims))}]`" if any(d.tiled for d in dims) else (
-            "only tile reductions give one partial for each tile"
-        )  # fmt: skip
+        own = any(d.tiled for d in dims) or value.op == "segment_sum"
+        help = f"declare `{_declared(target, dims)}`" if own else "only tile reductions give one partial for each tile"
         report.add("E0406", statement.span, text, help)
         return False
     if grid.join(dims, wanted) != wanted or value.op == "pick":
         text = f"the value is {value.type}, and `{target.name}` is {shape}"
-        report.add("E0406", statement.span, text, "a value spreads along axes that it lacks, and loses none in a store")
+        help = "a value spreads along axes that it lacks, and loses none in a store"
+        if placed(grid, dims):
+            help = f"declare `{_declared(target, dims)}`"
+        report.add("E0406", statement.span, text, help)
         return False
     return True
+
+
+def _declared(target: Output | Param, dims: tuple[Dim, ...]) -> str:
+    return f"{target.name}: {target.dtype}[{', '.join(map(str, dims))}]"
+
+
+def _widths(grid: Grid) -> str:
+    half, double = grid.cols.scaled(HALF), grid.cols.scaled(DOUBLE)
+    return f"write {half}, {grid.cols} or {double}"
+
+
+def placed(grid: Grid, dims: tuple[Dim, ...]) -> bool:
+    """Whether a store can write these extents from the tile."""
+    parts = [grid.part(d) for d in dims]
+    tiles = [d.tiled for d in dims]
+    return (
+        parts in (["row"], ["full"], ["row", "full"], ["row", "outer"])
+        or (len(dims) == 2 and parts[0] == "row" and tiles[1] and dims[1].axis == grid.cols.axis)
+        or (len(dims) == 2 and tiles[0] and dims[0].axis == grid.rows.axis and parts[1] == "full")
+    )
+
+
+def reduce_output(report: Report, target: Output | Param) -> bool:
+    """An output of a reduce has named extents."""
+    opaque = next((d for d in target.dims if d.tiled), None)
+    if opaque is not None:
+        text = f"`{target.name}` has extent {opaque}, which only the kernel that made the partials knows"
+        report.add("E0309", target.span, text, "a reduce combines partials: its outputs have named axes")
+    return opaque is None
 
 
 def output_place(report: Report, grid: Grid, target: Output | Param) -> bool:
     """An output's extents are a function of the tile: [M], [N], [M, N] and its widths, or partials."""
     dims = target.dims
-    parts = [grid.part(d) for d in dims]
-    tiles = [d.tiled for d in dims]
-    shape = f"[{', '.join(map(str, dims))}]"
-    fine = (
-        parts in (["row"], ["full"], ["row", "full"], ["row", "outer"])
-        or (len(dims) == 2 and parts[0] == "row" and tiles[1] and dims[1].axis == grid.cols.axis)
-        or (len(dims) == 2 and tiles[0] and dims[0].axis == grid.rows.axis and parts[1] == "full")
-    )
-    if fine:
+    if placed(grid, dims):
         return True
+    parts = [grid.part(d) for d in dims]
+    shape = f"`{target.name}` is [{', '.join(map(str, dims))}]"
     if len(dims) == 2 and parts[1] == "row" and parts[0] == "full":
-        text, help = f"output {shape} is transposed against the tile", f"declare [{dims[1]}, {dims[0]}]"
+        text = f"{shape}, transposed against the tile [{grid.rows}, {grid.cols}]"
+        help = f"declare `{_declared(target, (dims[1], dims[0]))}`"
         report.add("E0309", target.span, text, help)
     elif any(d.axis == grid.cols.axis and grid.width(d) not in WIDTHS and not d.tiled for d in dims):
-        text = f"output {shape}: columns are half, once or twice the accumulator's {grid.cols}"
-        report.add("E0213", target.span, text)
+        text = f"{shape}, and columns are half, once or twice the accumulator's {grid.cols}"
+        report.add("E0213", target.span, text, _widths(grid))
     else:
-        text = f"output {shape} is no function of the tile [{grid.rows}, {grid.cols}]"
+        text = f"{shape}, which is no function of the tile [{grid.rows}, {grid.cols}]"
         r, c = grid.rows, grid.cols
-        help = f"outputs are [{r}, {c}] or its half and double width, [{r}], [{c}], [{r}, tiles({c.axis})] or [tiles({r.axis}), {c}]"
+        partials = f"[{r}, tiles({c.axis})] or [tiles({r.axis}), {c}]"
+        help = f"outputs are [{r}, {c}] or its half and double width, [{r}], [{c}], {partials}"
         report.add("E0309", target.span, text, help)
     return False

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from fractions import Fraction
 
 from coda_lang.errors import Note, did_you_mean
-from coda_lang.ir.constants import constant_value
+from coda_lang.ir.constants import constant_value, refuse_name
 from coda_lang.ir.module import Scope
 from coda_lang.ir.program import Bound, Domain, DTypeParam, Number, Output, Param, Split
 from coda_lang.ir.report import Report
@@ -34,6 +33,10 @@ class Signature:
         return {c.kind for p in self.dtypes if p.name == dtype for c in p.choices}
 
 
+_EXTENTS = "an extent is an axis times or divided by a whole number, a number, or `tiles(X)`"
+_BOUNDS = "a bound is a number, or an extent plus or minus a number: `0`, `N`, `N - 1`"
+
+
 class SignatureChecker:
     """Checks one kernel's signature."""
 
@@ -42,6 +45,8 @@ class SignatureChecker:
         self.axes: dict[str, Span] = {}
         self.splits: list[Split] = []
         self.dtypes: dict[str, DTypeParam] = {}
+        self.used_axes: set[str] = set()
+        self._unknown: set[str] = set()
 
     def check(self) -> Signature:
         d = self.definition
@@ -59,18 +64,29 @@ class SignatureChecker:
         written: dict[str, Span] = {p.name: p.span for p in d.params if p.inout}
         # An output may have the name of an input: the name as a value is the input, a store means the output.
         outputs = [o for o in (self._output(o, written, poisoned) for o in d.outputs) if o is not None]
+        if not poisoned:
+            self._bound_dtypes(params)
         return Signature(
             tuple(self.axes), tuple(self.splits), tuple(self.dtypes.values()), tuple(params), tuple(outputs), poisoned
         )
 
+    def _bound_dtypes(self, params: list[Param]) -> None:
+        for d in self.definition.dtypes:
+            fine = len({DTYPES[c].kind for c in d.choices if c in DTYPES}) == 1
+            if fine and d.name in self.dtypes and all(p.dtype != d.name for p in params):
+                text = f"no input has element type `{d.name}`, so no call can say which it is"
+                self.report.add(
+                    "E0219", d.span, text, f"give an input the type `{d.name}[…]`, or write the type itself"
+                )
+
     # -- axes --
 
     def _declare(self, name: str, span: Span) -> None:
-        if name in self.axes:
+        if refuse_name(name, span, self.report):
+            pass
+        elif name in self.axes:
             note = Note(f"`{name}` is declared here", self.axes[name])
             self.report.add("E0102", span, f"axis `{name}` is declared twice", None, [note])
-        elif name in DTYPES:
-            self.report.add("E0112", span, f"`{name}` is an element type", "choose another name for the axis")
         self.axes.setdefault(name, span)
 
     def _split(self, axis: s.AxisDef) -> None:
@@ -82,18 +98,24 @@ class SignatureChecker:
             self.report.add("E0218", axis.span, text, "each factor is a name or a number")
             return
         dims = []
+        split_axes = {a.name for a in self.definition.axes if a.split is not None}
         for factor in factors:
             if isinstance(factor, s.DimName):
+                if factor.text in split_axes:
+                    what = "itself" if factor.text == axis.name else f"`{factor.text}`, which is split too"
+                    self.report.add(
+                        "E0218", factor.span, f"`{axis.name}` cannot be split by {what}", "name two new axes"
+                    )
+                    return
                 if factor.text not in self.axes:
                     self._declare(factor.text, factor.span)
-                elif factor.text == axis.name:
-                    self.report.add("E0218", factor.span, f"`{axis.name}` cannot be a factor of itself")
+                self.used_axes.add(factor.text)
                 dims.append(axis_dim(factor.text))
             elif isinstance(factor, s.DimNumber):
-                value = self._integer(factor)
-                dims.append(const_dim(value))
-        if all(d.axis is None for d in dims):
-            self.report.add("E0218", axis.span, "one factor of a split axis must be a name")
+                dims.append(const_dim(self._integer(factor)))
+        if all(d.axis is None for d in dims) or dims[0] == dims[1] or any(d.coef == 0 for d in dims):
+            text = f"`{axis.name}` is split into two different factors, one of them a name"
+            self.report.add("E0218", axis.span, text, f"write `{axis.name} = H * D` or `{axis.name} = H * 128`")
             return
         self.splits.append(Split(axis.name, dims[0], dims[1]))
 
@@ -105,10 +127,13 @@ class SignatureChecker:
             else:
                 choices.append(DTYPES[choice])
         if dtype.name in DTYPES or dtype.name in self.axes or dtype.name in self.dtypes:
-            self.report.add("E0217", dtype.span, f"`{dtype.name}` is already the name of an axis or element type")
+            text = f"`{dtype.name}` is already the name of an axis or element type"
+            self.report.add("E0217", dtype.span, text, "choose another name")
             return
         if len({c.kind for c in choices}) > 1:
-            self.report.add("E0217", dtype.span, f"the choices of `{dtype.name}` must all be floats or all be integers")
+            text = f"the choices of `{dtype.name}` are of different kinds"
+            self.report.add("E0217", dtype.span, text, "they are all floats, all integers, or bool")
+            choices = [c for c in choices if c.kind == choices[0].kind]
         self.dtypes[dtype.name] = DTypeParam(dtype.name, tuple(choices))
 
     def _unknown_dtype(self, name: str, span: Span) -> None:
@@ -122,48 +147,49 @@ class SignatureChecker:
         """An extent, or None after an error."""
         match expr:
             case s.DimName():
-                if expr.text not in self.axes:
-                    help = did_you_mean(expr.text, self.axes) or f"declare it: `{self.definition.name}<…, {expr.text}>`"
-                    self.report.add("E0105", expr.span, f"unknown axis `{expr.text}`", help)
-                    return None
-                return axis_dim(expr.text)
+                return axis_dim(expr.text) if self._known_axis(expr.text, expr.span) else None
             case s.DimNumber():
                 return const_dim(self._integer(expr))
             case s.DimTiles():
                 if expr.function != "tiles":
                     text = f"`{expr.function}(…)` is not an extent"
-                    self.report.add("E0208", expr.span, text, "extents are `r*X`, a number, or `tiles(X)`")
+                    self.report.add("E0208", expr.span, text, did_you_mean(expr.function, ["tiles"]) or _EXTENTS)
                     return None
-                if expr.axis not in self.axes:
-                    help = did_you_mean(expr.axis, self.axes)
-                    self.report.add("E0105", expr.span, f"unknown axis `{expr.axis}`", help)
-                    return None
-                return tiles_dim(expr.axis)
+                return tiles_dim(expr.axis) if self._known_axis(expr.axis, expr.span) else None
             case s.DimBinary():
                 return self._dim_binary(expr)
+
+    def _known_axis(self, name: str, span: Span) -> bool:
+        """Whether an axis is declared; an unknown one is reported where it is first met."""
+        self.used_axes.add(name)
+        if name in self.axes:
+            return True
+        if name not in self._unknown:
+            self._unknown.add(name)
+            help = did_you_mean(name, self.axes) or f"declare it: `<{', '.join([*self.axes, name])}>`"
+            self.report.add("E0105", span, f"unknown axis `{name}`", help)
+        return False
 
     def _dim_binary(self, expr: s.DimBinary) -> Dim | None:
         left, right = self.dim(expr.left), self.dim(expr.right)
         if left is None or right is None:
             return None
         for split in self.splits:
-            if expr.op == "*" and (left, right) == (split.outer, split.inner):
+            if expr.op == "*" and (left, right) in ((split.outer, split.inner), (split.inner, split.outer)):
                 return axis_dim(split.axis)
         number, other = (left, right) if left.axis is None and expr.op == "*" else (right, left)
         if number.axis is not None or other.tiled or number.coef == 0:
-            text = f"`{expr.span.text}` is not an extent"
-            help = "an extent is an axis times or divided by a whole number, a number, or `tiles(X)`"
-            self.report.add("E0208", expr.span, text, help)
+            self.report.add("E0208", expr.span, f"`{expr.span.text}` is not an extent", _EXTENTS)
             return None
         dim = other.scaled(number.coef if expr.op == "*" else 1 / number.coef)
         if dim.axis is None and dim.coef.denominator != 1:
-            self.report.add("E0208", expr.span, f"`{expr.span.text}` is not a whole number")
+            self.report.add("E0208", expr.span, f"`{expr.span.text}` is not a whole number", _EXTENTS)
             return None
         return dim
 
     def _integer(self, expr: s.DimNumber) -> int:
         if not expr.text.isdigit() or len(expr.text) > 18:
-            self.report.add("E0208", expr.span, f"`{expr.text[:30]}` is not a whole number below 10¹⁸")
+            self.report.add("E0208", expr.span, f"`{expr.text[:30]}` is not a whole number below 10¹⁸", _EXTENTS)
             return 1
         return int(expr.text)
 
@@ -185,11 +211,13 @@ class SignatureChecker:
     def _name(self, name: str, span: Span, names: dict[str, Span], what: str) -> bool:
         if name in names:
             note = Note(f"`{name}` is declared here", names[name])
-            self.report.add("E0102", span, f"{what} `{name}` is declared twice", None, [note])
+            self.report.add("E0102", span, f"{what} `{name}` is declared twice", "choose another name", [note])
             return False
+        refuse_name(name, span, self.report)
         if name in self.axes:
             text = f"{what} `{name}` has the name of an axis"
-            self.report.add("E0102", span, text, None, [Note("declared here", self.axes[name])])
+            note = Note(f"`{name}` is declared here", self.axes[name])
+            self.report.add("E0102", span, text, "choose another name", [note])
         names[name] = span
         return True
 
@@ -204,41 +232,77 @@ class SignatureChecker:
         if self.definition.kind == "reduce":
             dims = tuple(Dim(d.coef, d.axis, True, p.name) if d.tiled else d for d in dims)
         is_host = p.type.dims is None
+        kinds = {dtype.kind} if isinstance(dtype, DType) else {c.kind for c in self.dtypes[dtype].choices}
         if is_host and isinstance(dtype, DType) and dtype.name not in ("f32", "i32", "i64"):
             text = f"a host scalar is f32, i32 or i64, not {dtype}"
-            self.report.add("E0209", p.type.span, text, f"write `{p.name}: f32`, or `{p.name}: {dtype}[]` on the device")
+            self.report.add(
+                "E0209", p.type.span, text, f"write `{p.name}: f32`, or `{p.name}: {dtype}[]` on the device"
+            )
         if is_host and isinstance(dtype, str):
             self.report.add("E0209", p.type.span, "a host scalar has a fixed type", f"write `{p.name}: f32`")
-        if p.inout and (is_host or p.default is not None or self.definition.kind == "reduce"):
-            text = "`inout` is for tensors of kernels and maps, without a default"
-            self.report.add("E0209", p.span, text)
-        default = self._default(p, dtype) if p.default is not None else None
-        domain = self._domain(p.domain, host) if p.domain is not None else None
+        if p.inout and not self._may_accumulate(p, dtype):
+            poisoned.add(p.name)
+            return None
+        default = self._default(p, dtype, kinds) if p.default is not None else None
+        domain = self._domain(p, kinds, host) if p.domain is not None else None
         return Param(p.name, dtype, dims, is_host, default, domain, p.inout, span=p.name_span)
 
-    def _default(self, p: s.ParamDef, dtype: DType | str) -> Number | None:
+    def _may_accumulate(self, p: s.ParamDef, dtype: DType | str) -> bool:
+        """`inout` is for float tensors of kernels and maps; the rest is reported."""
+        floats = isinstance(dtype, str) or dtype.kind == "float"
+        if self.definition.kind == "reduce":
+            text, help = "a reduce has no inout input", "return the sum as an output"
+        elif p.type.dims is None or not floats:
+            text, help = f"an inout input is a tensor of floats, and `{p.name}` is {p.type.span.text}", None
+        elif p.default is not None:
+            text, help = f"inout `{p.name}` has a default, and it is always written", "remove the default"
+        else:
+            return True
+        self.report.add("E0209", p.span, text, help)
+        return False
+
+    def _default(self, p: s.ParamDef, dtype: DType | str, kinds: set[str]) -> Number | None:
         assert p.default is not None
         value = constant_value(p.default, self.scope, self.report)
         if value is None:
             return 0
-        kinds = {dtype.kind} if isinstance(dtype, DType) else {c.kind for c in self.dtypes[dtype].choices}
-        fits = "int" not in kinds or (isinstance(value, int) and not isinstance(value, bool))
-        if not fits or isinstance(value, bool) != (kinds == {"bool"}):
+        is_bool = isinstance(value, bool)
+        if kinds == {"bool"}:
+            fits, wanted = is_bool, "`true` or `false`"
+        elif "int" in kinds:
+            bits = dtype.bits if isinstance(dtype, DType) else min(c.bits for c in self.dtypes[dtype].choices)
+            fits = isinstance(value, int) and not is_bool and -(2 ** (bits - 1)) <= value < 2 ** (bits - 1)
+            wanted = f"a whole number of {bits} bits"
+        else:
+            fits, wanted = not is_bool, "a number"
+        if not fits:
             text = f"the default of `{p.name}` does not fit {dtype}"
-            self.report.add("E0214", p.default.span, text)
+            self.report.add("E0214", p.default.span, text, f"write {wanted}")
+            return 0
         return float(value) if kinds == {"float"} else value
 
-    def _domain(self, d: s.DomainExpr, host: set[str]) -> Domain | None:
+    def _domain(self, p: s.ParamDef, kinds: set[str], host: set[str]) -> Domain | None:
+        d = p.domain
+        assert d is not None
+        if kinds == {"bool"}:
+            self.report.add("E0215", d.span, f"`{p.name}` is bool, which has no range", "remove the domain")
+            return None
         low = self._bound(d.low)
         if d.op == "in":
             assert d.high is not None
             high = self._bound(d.high)
             if d.other is not None and d.other not in host:
-                text = f"`{d.other}` is not a scalar input of this kernel"
-                self.report.add("E0215", d.span, text, "behind `or` stands the name of a scalar input")
+                text = f"`{d.other}` is not a scalar input of this {self.definition.kind}"
+                help = (
+                    did_you_mean(d.other, host) or "behind `or` stands the name of a scalar input, `ignore_index: i64`"
+                )
+                self.report.add("E0215", d.span, text, help)
                 return None
             if low is None or high is None:
                 return None
+            if low.dim == high.dim and not low.offset < high.offset:
+                text = f"`{d.low.span.text}..{d.high.span.text}` is empty"
+                self.report.add("E0215", d.span, text, "the upper end is excluded, and larger than the lower one")
             return Domain(low, high, other=d.other)
         if low is None:
             return None
@@ -247,27 +311,32 @@ class SignatureChecker:
                 return Domain(low=low, low_strict=d.op == ">")
             case "<" | "<=":
                 return Domain(high=low, high_strict=d.op == "<")
-        self.report.add("E0215", d.span, f"`{d.op}` says nothing about a range", "write `in low..high`, or `> x`")
+        self.report.add("E0215", d.span, f"`{d.op}` is no domain", "write `in low..high`, or one bound: `> x`, `<= x`")
         return None
 
     def _bound(self, expr: s.Expr) -> Bound | None:
-        """A number, or an extent plus or minus a number."""
-        if isinstance(expr, s.Binary) and expr.op in "+-" and expr.op:
+        """A number, or an extent plus or minus a number; None after an error."""
+        if not any(isinstance(e, s.Name) and e.text in self.axes for e in s.walk(expr)):
+            value = constant_value(expr, self.scope, self.report, self.axes)
+            if isinstance(value, bool) or value != value:
+                self.report.add("E0215", expr.span, f"`{expr.span.text}` is no bound", _BOUNDS)
+                return None
+            return Bound(value) if value is not None else None
+        if isinstance(expr, s.Binary) and expr.op in ("+", "-"):
             left, right = self._bound(expr.left), self._bound(expr.right)
             if left is None or right is None:
                 return None
             if right.dim is None:
-                sign = 1 if expr.op == "+" else -1
-                return Bound(left.offset + sign * right.offset, left.dim)
-        names = [expr] if isinstance(expr, s.Name) else []
-        if isinstance(expr, s.Binary) and expr.op in "*/":
-            names = [e for e in (expr.left, expr.right) if isinstance(e, s.Name)]
-        if any(n.text in self.axes for n in names):
+                return Bound(left.offset + (1 if expr.op == "+" else -1) * right.offset, left.dim)
+            if left.dim is None and expr.op == "+":
+                return Bound(left.offset + right.offset, right.dim)
+        else:
             dim = as_dim(expr)
-            extent = self.dim(dim) if dim is not None else None
-            return Bound(0, extent) if extent is not None else None
-        value = constant_value(expr, self.scope, self.report)
-        return Bound(value) if value is not None else None
+            if dim is not None:
+                extent = self.dim(dim)
+                return Bound(0, extent) if extent is not None else None
+        self.report.add("E0215", expr.span, f"`{expr.span.text}` is no bound", _BOUNDS)
+        return None
 
     def _output(self, o: s.OutputDef, written: dict[str, Span], poisoned: set[str]) -> Output | None:
         fresh = self._name(o.name, o.name_span, written, "output")
@@ -275,8 +344,9 @@ class SignatureChecker:
         if not fresh:
             return None
         if o.type.dims is None:
-            text = f"output `{o.name}` needs extents"
-            self.report.add("E0209", o.type.span, text, f"write `{o.name}: {o.type.dtype}[…]`; `[]` is a single number")
+            text = f"output `{o.name}` is written to memory and needs extents"
+            extents = "[M]" if self.definition.kind == "reduce" else "[M, N]"
+            self.report.add("E0209", o.type.span, text, f"write `{o.name}: {o.type.dtype}{extents}`")
             dims = None
         if dtype is None or dims is None:
             poisoned.add(o.name)
@@ -298,7 +368,3 @@ def as_dim(expr: s.Expr) -> s.DimExpr | None:
             if left is not None and right is not None:
                 return s.DimBinary(expr.op, left, right, span=expr.span)
     return None
-
-
-def scaled_name(dim: Dim, factor: Fraction) -> str:
-    return str(dim.scaled(factor))

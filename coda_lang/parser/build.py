@@ -32,8 +32,8 @@ class Builder(Transformer_NonRecursive[Token, Any]):
         start = meta.start_pos if isinstance(meta.start_pos, int) else 0
         return Span(self._source, start, meta.end_pos if isinstance(meta.end_pos, int) else start)
 
-    def _depth(self, meta: Meta, *children: s.Expr) -> int:
-        depth = 1 + max((c.depth for c in children), default=0)
+    def _depth(self, meta: Meta, *children: s.Expr | s.DimExpr) -> int:
+        depth = 1 + max((c.depth for c in children if isinstance(c, (s.Expr, s.DimBinary))), default=0)
         if depth > MAX_DEPTH:
             text = f"this expression is nested more than {MAX_DEPTH} deep"
             at = self._at(meta)
@@ -103,10 +103,8 @@ class Builder(Transformer_NonRecursive[Token, Any]):
     def kernel(self, meta: Meta, children: list[Any]) -> s.KernelDef:
         kind, name, axes, params, outputs, *body = children
         axis_defs, dtypes = axes or ((), ())
-        where = {"name_span": self._at(name), "span": self._at(meta)}
-        return s.KernelDef(
-            str(kind), str(name), axis_defs, dtypes, params or (), outputs or (), tuple(body), **where
-        )
+        signature = (axis_defs, dtypes, params or (), outputs or ())
+        return s.KernelDef(str(kind), str(name), *signature, tuple(body), name_span=self._at(name), span=self._at(meta))
 
     def axes(self, meta: Meta, children: list[Any]) -> tuple[tuple[s.AxisDef, ...], tuple[s.DTypeDef, ...]]:
         axes = tuple(c for c in children if isinstance(c, s.AxisDef))
@@ -164,10 +162,12 @@ class Builder(Transformer_NonRecursive[Token, Any]):
         return s.DimTiles(str(children[0]), str(children[1]), span=self._at(meta))
 
     def dim_mul(self, meta: Meta, children: list[Any]) -> s.DimBinary:
-        return s.DimBinary("*", children[0], children[1], span=self._at(meta))
+        depth = self._depth(meta, *children)
+        return s.DimBinary("*", children[0], children[1], span=self._at(meta), depth=depth)
 
     def dim_div(self, meta: Meta, children: list[Any]) -> s.DimBinary:
-        return s.DimBinary("/", children[0], children[1], span=self._at(meta))
+        depth = self._depth(meta, *children)
+        return s.DimBinary("/", children[0], children[1], span=self._at(meta), depth=depth)
 
     # -- statements --
 

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
+from functools import cached_property
 
 from lark.exceptions import UnexpectedCharacters, UnexpectedEOF, UnexpectedInput, UnexpectedToken
 
 from coda_lang.errors import Diagnostic
 from coda_lang.source import Source, Span
 
-KEYWORDS = frozenset(
-    "import as const fn kernel map reduce return inout in or and not true false round".split()
-)
-_DEFINES = frozenset("import const fn kernel map reduce".split())
+_DEFINES = frozenset({"import", "const", "fn", "kernel", "map", "reduce"})
+KEYWORDS = _DEFINES | {"as", "return", "inout", "in", "or", "and", "not", "true", "false", "round"}
 _CLOSERS = {"(": ")", "[": "]", "{": "}"}
+_STRINGS_AND_COMMENTS = r'"""(?:[^\\]|\\.)*?"""|"(?:[^"\\\n]|\\.)*"|//[^\n]*'
 
-# What a character that no token starts with was probably meant to be.
+# What a character was probably meant to be.
 _CHARACTERS = {
     "#": "comments start with `//`",
     ";": "statements end with their line; `;` only separates axes from element types in `<M, N; T: bf16 | f16>`",
@@ -25,27 +26,38 @@ _CHARACTERS = {
     "!": "write `not`, or `!=`",
     "^": "there is no power operator: multiply, or use exp2 and log2",
     "`": "names are written without quotes",
+    "?": "there is no control flow: use `select(condition, x, y)`",
+    "\u00a0": "this is a no-break space: write a plain one",
 }
 
+_FLOW = "there is no control flow: use `select(condition, x, y)`"
+_LOOPS = "there are no loops: a kernel says what happens to one tile"
+_BIND = "bind a name with `name = expression`"
+_FUNCTION = "functions are written `fn name(x) = expression`"
 _WORDS = {
-    "if": "there is no control flow: use `select(condition, x, y)`",
-    "for": "there are no loops: a kernel says what happens to one tile",
-    "while": "there are no loops: a kernel says what happens to one tile",
-    "let": "bind a name with `name = expression`",
-    "var": "bind a name with `name = expression`",
-    "def": "functions are written `fn name(x) = expression`",
-    "else": "there is no control flow: use `select(condition, x, y)`",
+    "if": _FLOW,
+    "else": _FLOW,
+    "for": _LOOPS,
+    "while": _LOOPS,
+    "let": _BIND,
+    "var": _BIND,
+    "def": _FUNCTION,
+    "lambda": _FUNCTION,
+    "from": 'imports are written `import "file.coda" { name }`',
+    "block": "a file holds kernels, maps and reduces; call them one after another from Python",
 }
 
 _SHOWN = {
     "NAME": "a name", "NUMBER": "a number", "DOC": "a string", "KIND": "`kernel`, `map` or `reduce`",
+    "$END": "the end of the file", "OPTIONAL": "`?`", "ELLIPSIS": "`...`",
     "LESS": "`<`", "GREATER": "`>`", "EQUAL": "`=`", "LPAR": "`(`", "RPAR": "`)`", "LSQB": "`[`", "RSQB": "`]`",
     "LBRACE": "`{`", "RBRACE": "`}`", "COMMA": "`,`", "COLON": "`:`", "SEMICOLON": "`;`", "DOT": "`.`",
-    "VBAR": "`|`", "$END": "the end of the file", "RETURN": "`return`", "OPTIONAL": "`?`", "INOUT": "`inout`",
-    "ELLIPSIS": "`...`", "AS": "`as`", "IN": "`in`",
+    "VBAR": "`|`", "STAR": "`*`", "SLASH": "`/`", "PLUS": "`+`", "MINUS": "`-`", "PERCENT": "`%`", "AT": "`@`",
 }  # fmt: skip
-_STARTS_EXPRESSION = {"NAME", "NUMBER", "LPAR", "MINUS"}
-_CONTINUES_EXPRESSION = {"PLUS", "MINUS", "STAR", "SLASH"}
+_STARTS = frozenset({"NAME", "NUMBER", "LPAR", "MINUS"})  # what every place of an expression accepts
+_COMPARISONS = frozenset({"EQ", "NE", "LE", "GE", "LESS", "GREATER"})
+_OPERATORS = _COMPARISONS | {"PLUS", "MINUS", "STAR", "SLASH", "PERCENT", "AT", "DOT", "AND", "OR"}
+_DEFINITION = "a definition: `kernel`, `map`, `reduce`, `fn`, `const` or `import`"
 
 
 def explain(error: UnexpectedInput, source: Source) -> tuple[Diagnostic, int]:
@@ -57,7 +69,8 @@ def explain(error: UnexpectedInput, source: Source) -> tuple[Diagnostic, int]:
     if isinstance(error, UnexpectedEOF) or (isinstance(error, UnexpectedToken) and error.token.type == "$END"):
         return _unfinished(error, source), len(text)
     assert isinstance(error, UnexpectedToken)
-    return _bad_token(error, source, at), at
+    diagnostic = _Stop(error, source, at).explain()
+    return diagnostic, min(at, diagnostic.span.start)
 
 
 def _bad_character(source: Source, at: int) -> Diagnostic:
@@ -66,85 +79,214 @@ def _bad_character(source: Source, at: int) -> Diagnostic:
         end = text.find("\n", at)
         span = Span(source, at, len(text) if end < 0 else end)
         return Diagnostic("E0006", span, "this string is not closed", 'close it with `"`, or `"""` if it spans lines')
-    span = Span(source, at, at + 1)
-    if text.startswith("**", at - 1):
-        return Diagnostic("E0002", span, "unexpected `*`", _CHARACTERS["^"])
     shown = f"`{char}`" if char.isprintable() else f"character U+{ord(char):04X}"
-    return Diagnostic("E0002", span, f"unexpected {shown}", _CHARACTERS.get(char))
+    return Diagnostic("E0002", Span(source, at, at + 1), f"unexpected {shown}", _CHARACTERS.get(char))
 
 
 def _unfinished(error: UnexpectedInput, source: Source) -> Diagnostic:
-    opener = _unclosed(source.text)
+    opener = _open_brackets(source.text)
     end = len(source.text.rstrip())
-    if opener is not None:
-        span = Span(source, opener, opener + 1)
-        char = source.text[opener]
+    if opener:
+        span = Span(source, opener[-1], opener[-1] + 1)
+        char = source.text[opener[-1]]
         return Diagnostic("E0004", span, f"this `{char}` is never closed", f"add the missing `{_CLOSERS[char]}`")
-    expected = _expected(error)
     span = Span(source, max(0, end - 1), end)
-    return Diagnostic("E0003", span, f"the file ends where {expected} is expected", None)
+    help = _WORDS["from"] if re.search(r'import\s*"[^"]*"\s*$', source.text) else None
+    return Diagnostic("E0003", span, f"the file ends where {_expected(_accepted(error))} is expected", help)
 
 
-def _unclosed(text: str) -> int | None:
-    """The innermost bracket that is still open at the end, outside comments and strings."""
+def _open_brackets(text: str) -> list[int]:
+    """Where the brackets stand that are still open at the end, outside comments and strings."""
     stack: list[int] = []
-    for match in re.finditer(r'"""(?:[^\\]|\\.)*?"""|"(?:[^"\\\n]|\\.)*"|//[^\n]*|[()\[\]{}]', text, re.S):
+    for match in re.finditer(_STRINGS_AND_COMMENTS + r"|[()\[\]{}]", text, re.S):
         if match[0] in _CLOSERS:
             stack.append(match.start())
         elif match[0] in ")]}" and stack and _CLOSERS[text[stack[-1]]] == match[0]:
             stack.pop()
-    return stack[-1] if stack else None
+    return stack
 
 
-def _bad_token(error: UnexpectedToken, source: Source, at: int) -> Diagnostic:
-    token = str(error.token)
-    span = Span(source, at, at + len(token))
-    accepts = set(error.accepts or error.expected)
-    before = source.text[:at].rstrip()
-    previous = re.search(r"[^\W\d]\w*$", before)
-    word = previous[0] if previous else ""
-    expected = _expected(error)
-    text, help = f"expected {expected}, found `{token}`", None
-    starts_line = not source.text[source.text.rfind("\n", 0, at) + 1 : at].strip()
-    if token in KEYWORDS and "NAME" in accepts and not (starts_line and token in _DEFINES):
-        return Diagnostic("E0008", span, f"`{token}` is a keyword and cannot be used as a name", "choose another name")
-    if word in _WORDS:
-        start = len(before) - len(word)
-        return Diagnostic("E0003", Span(source, start, len(before)), f"`{word}` means nothing here", _WORDS[word])
-    if token == "<-" and accepts & _CONTINUES_EXPRESSION:
-        text, help = "`<-` inside an expression is a store", "for a comparison with a negative number write `x < -y`"
-    elif token in ("==", "!=", "<", "<=", ">", ">=") and "AND" in accepts:
-        text, help = "comparisons do not chain", "write `a < b and b < c`"
-    elif token == "=" and "RBRACE" in accepts | {"COMMA"} and _CONTINUES_EXPRESSION & accepts:
-        text, help = "unexpected `=` in an expression", "compare with `==`; bind names at the start of a statement"
-    elif token in (")", "]", "}") and accepts & _STARTS_EXPRESSION:
-        text = f"expected an expression, found `{token}`"
-    elif error.token.type == "DOC" and "RBRACE" in accepts:
-        text, help = "a string cannot stand inside a body", "put documentation before the kernel, or write a `//` comment"
-    elif token in ("...", "…"):
-        help = "`...` is only written in `table[index, ...]`"
-    elif token == "*" and before.endswith("*"):
-        text, help = "unexpected `*`", _CHARACTERS["^"]
-    elif "COMMA" in accepts and error.token.type in ("NAME", "INOUT"):
-        help = "separate the items with `,`"
-    elif "COLON" in accepts and accepts <= {"COLON"}:
-        help = "inputs and outputs are written `name: dtype[extents]`"
-    return Diagnostic("E0003", span, text, help)
+def _accepted(error: UnexpectedInput) -> set[str]:
+    return set(getattr(error, "accepts", None) or getattr(error, "expected", None) or ())
 
 
-def _expected(error: UnexpectedInput) -> str:
-    names = set(getattr(error, "accepts", None) or getattr(error, "expected", None) or ())
-    if names >= _STARTS_EXPRESSION:
+@dataclass
+class _Stop:
+    """The place at which the parser stopped: the token it could not take, and what it would have taken."""
+
+    error: UnexpectedToken
+    source: Source
+    at: int
+
+    @cached_property
+    def token(self) -> str:
+        return str(self.error.token)
+
+    @cached_property
+    def accepts(self) -> set[str]:
+        return _accepted(self.error)
+
+    @cached_property
+    def before(self) -> str:
+        """The text up to the token, without the white space."""
+        return self.source.text[: self.at].rstrip()
+
+    @cached_property
+    def word(self) -> str:
+        """The word before the token; empty if another character stands there."""
+        match = re.search(r"[^\W\d]\w*$", self.before[-200:])
+        return match[0] if match else ""
+
+    @property
+    def span(self) -> Span:
+        return Span(self.source, self.at, self.at + len(self.token))
+
+    @property
+    def starts_line(self) -> bool:
+        return not self.source.text[self.source.text.rfind("\n", 0, self.at) + 1 : self.at].strip()
+
+    @property
+    def between_definitions(self) -> bool:
+        return "KIND" in self.accepts
+
+    @property
+    def ends_expression(self) -> bool:
+        """An expression could end before the token. At the end of a definition, the parser has already left it."""
+        if self.between_definitions:
+            return re.search(r"[\w)\].]$", self.before) is not None
+        return {"PLUS", "MINUS", "STAR"} <= self.accepts
+
+    def explain(self) -> Diagnostic:
+        token, word = self.token, self.word
+        start = len(self.before) - len(word)
+        line = self.source.text[self.source.text.rfind("\n", 0, start) + 1 : start]
+        if word in _DEFINES and not line.strip() and "NAME" not in self.accepts and self.accepts != {"DOC"}:
+            # The lexer reads a keyword as a name where only a name fits: the definition above is not finished.
+            at = Span(self.source, start, len(self.before))
+            return Diagnostic("E0003", at, f"`{word}` begins a definition, and the one above is not finished", None)
+        if token in KEYWORDS and "NAME" in self.accepts and not (self.starts_line and token in _DEFINES | {"return"}):
+            text = f"`{token}` is a keyword and cannot be used as a name"
+            return Diagnostic("E0008", self.span, text, "choose another name")
+        if word in _WORDS and not self.accepts & {"RPAR", "RSQB"}:
+            at = Span(self.source, start, len(self.before))
+            return Diagnostic("E0003", at, f"`{word}` means nothing here", _WORDS[word])
+        if token in (")", "]", "}") and not self._opened():
+            help = "remove it, or add what it should close"
+            return Diagnostic("E0004", self.span, f"this `{token}` closes nothing", help)
+        expected = _expected(self.accepts)
+        if self.between_definitions and self.ends_expression:
+            expected = "an operator or the next definition"
+        known = self._known() or (f"expected {expected}, found `{_short(token)}`", self._help())
+        return Diagnostic("E0003", self.span, *known)
+
+    def _opened(self) -> bool:
+        text = self.source.text
+        stack = _open_brackets(text[: self.at])
+        return any(_CLOSERS[text[i]] == self.token for i in stack)
+
+    def _known(self) -> tuple[str, str | None] | None:
+        """The text and help of a mistake with a name."""
+        token, kind, accepts, before = self.token, self.error.token.type, self.accepts, self.before
+        after = self.source.text[self.at + len(token) :]
+        if token == "<-" and self.ends_expression:
+            return "`<-` inside an expression is a store", "for a comparison with a negative number write `x < -y`"
+        if token in ("==", "!=", "<", "<=", ">", ">=") and "AND" in accepts:
+            return "comparisons do not chain", "write `a < b and b < c`"
+        if token == "=" and before.endswith((":", "+", "-", "*", "/")):
+            return f"there is no `{before[-1]}=`", f"{_BIND}: a name is bound once"
+        if token in "+-*/:" and after.startswith("=") and "__ANON_2" in accepts:
+            return f"there is no `{token}=`", f"{_BIND}: a name is bound once"
+        if token == "=" and self.ends_expression:
+            return "unexpected `=` in an expression", "compare with `==`; bind names at the start of a statement"
+        if token == "=" and before.endswith("="):
+            return "`==` compares, and this is no expression", _BIND
+        if kind == "DOC" and "RBRACE" in accepts:
+            return "a string cannot stand inside a body", "put documentation before the kernel, or write a `//` comment"
+        if token == "*" and before.endswith("*"):
+            return "unexpected `*`", _CHARACTERS["^"]
+        if token == "/" and after.startswith("*"):
+            return "unexpected `/*`", _CHARACTERS["#"]
+        if token in _CHARACTERS and (self.ends_expression or self.between_definitions):
+            return f"unexpected `{token}`", _CHARACTERS[token]
+        if self.ends_expression and re.search(r"\d$", before) and self.at == len(before) and kind == "NAME":
+            return f"`{_short(token)}` is no part of a number", "numbers are written 10, 0.5 or 1e-5"
+        if (token == "." and after[:1].isdigit()) or (re.search(r"\d\.$", before) and accepts == {"NAME"}):
+            return "unexpected `.`", "a number has a digit on both sides of its point: 0.5, 5.0"
+        if token in _DEFINES and "RBRACE" in accepts:
+            return f"`{token}` begins a definition inside a body", "close the body above with `}`"
+        if token == "->" and "__ANON_2" in accepts:
+            return "unexpected `->`", "a store is written `output <- value`"
+        if token == "->" and accepts == {"EQUAL", "LBRACE"}:
+            return "a function's results have no declared type", "write `fn name(x) = expression`, or `{ … return x }`"
+        if token in (":", "::") and accepts <= {"COMMA", "EQUAL", "RPAR"}:
+            return "a function's arguments have no type", "functions work on whatever types they are called with"
+        return None
+
+    def _help(self) -> str | None:
+        token, kind, accepts = self.token, self.error.token.type, self.accepts
+        if token in _WORDS:
+            return _WORDS[token]
+        if token in ("...", "…"):
+            return "`...` is only written in `table[index, ...]`"
+        if accepts == {"ELLIPSIS"} or (token == ":" and self.before.endswith("[")):
+            return "only the rows of a table are indexed: `table[index, ...]`"
+        if self.word == "import":
+            return _WORDS["from"]
+        if self.word == "return":
+            return "only a function returns: a kernel stores its outputs with `<-`"
+        if self.word == "round" and token == "(":
+            return "write `round<bf16>(x)`"
+        if "__ANON_2" in accepts and token == "(":
+            return "an expression alone does nothing: bind its value, `y = f(x)`"
+        if "__ANON_2" in accepts and token == "[":
+            return "a store writes the whole output: `output <- value`"
+        if self.between_definitions:
+            return self._outside()
+        if "SEMICOLON" in accepts and token == ":":
+            return "element types stand behind a `;`: `<M, N; T: bf16 | f16>`"
+        if "__ANON_1" in accepts:
+            return "a range is written `in low..high`, without its upper end"
+        if "RSQB" in accepts and token in ("+", "-"):
+            return "an extent is `r*X`, a number or `tiles(X)`: pass a sum as an axis of its own"
+        if "LSQB" in accepts and token == "(":
+            return "extents stand in brackets: `f32[M, N]`"
+        if "COMMA" in accepts and kind in ("NAME", "INOUT"):
+            return "separate the items with `,`"
+        if accepts == {"COLON"}:
+            generic = token in (",", ">") and "<" in self.before[self.before.rfind("(") + 1 :]
+            return "element types are written `T: bf16 | f16`" if generic else "write `name: dtype[extents]`"
+        return None
+
+    def _outside(self) -> str | None:
+        """The help for something between definitions."""
+        if self.token == "," and self.ends_expression:
+            return "several results are returned from braces: `fn f(x) { return x, y }`"
+        if self.error.token.type == "NAME" and re.match(r"\w+\s*(=|<-|\+<-|,)", self.source.text[self.at :]):
+            return "statements stand in the braces of a kernel, map, reduce or function"
+        return None
+
+
+def _short(token: str) -> str:
+    line = token.split("\n")[0]
+    return line if len(line) <= 40 else line[:39] + "…"
+
+
+def _expected(accepts: set[str]) -> str:
+    """What the parser would have taken, in words."""
+    names = set(accepts)
+    if names >= _STARTS:
         return "an expression"
     if "KIND" in names:
-        return "a definition: `kernel`, `map`, `reduce`, `fn`, `const` or `import`"
+        return _DEFINITION
     parts = []
-    if names >= _CONTINUES_EXPRESSION:
+    if names >= {"PLUS", "MINUS", "STAR"}:
         parts.append("an operator")
-        names -= {"PLUS", "MINUS", "STAR", "SLASH", "PERCENT", "AT", "DOT", "AND", "OR", "LPAR", "LSQB"}
-        names -= {"EQ", "NE", "LE", "GE", "LESS", "GREATER"}
-    parts += [_SHOWN.get(n, f"`{n.lower()}`") for n in sorted(names) if not n.startswith("__")]
-    parts += ["`" + _punctuation(n) + "`" for n in sorted(names) if n.startswith("__")]
+        names -= _OPERATORS | {"LPAR", "LSQB"}
+    if names >= _COMPARISONS:
+        parts.append("a domain")
+        names -= _COMPARISONS | {"IN"}
+    ordered = sorted(names, key=lambda n: (n.startswith("__"), n))
+    parts += [_SHOWN.get(n) or (f"`{_punctuation(n)}`" if n.startswith("__") else f"`{n.lower()}`") for n in ordered]
     if not parts:
         return "something else"
     return parts[0] if len(parts) == 1 else ", ".join(parts[:-1]) + " or " + parts[-1]

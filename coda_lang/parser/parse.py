@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import os
 import re
+from codecs import BOM_UTF8
+from collections.abc import Iterator
 from functools import cache
 from importlib.resources import files
-from pathlib import Path
 
-from lark import Lark
+from lark import Lark, Token, Tree
 from lark.exceptions import UnexpectedInput, VisitError
 
 from coda_lang.errors import SHOWN, CodaError, Diagnostic
 from coda_lang.parser import syntax
 from coda_lang.parser.build import Builder
-from coda_lang.parser.mistakes import explain
+from coda_lang.parser.mistakes import KEYWORDS, explain
 from coda_lang.source import Source, Span
 
 # Above this size only the first syntax error is looked for: each further one parses the text again.
-RECOVERY_LIMIT = 200_000
+RECOVERY_LIMIT = 50_000
+NAME_LIMIT = 100
+SIZE_LIMIT = 4 * 2**20  # bytes of a file; the longest program of a person has some thousands
 
 _DEFINITION = re.compile(r'^(?:"|import\b|const\b|fn\b|kernel\b|map\b|reduce\b)', re.M)
 _STATEMENT = re.compile(r"^[ \t]*(?:[^\W\d]\w*(?:[ \t]*,[ \t]*[^\W\d]\w*)*[ \t]*(?:=(?!=)|<-|\+<-)|\}|return\b)", re.M)
@@ -31,10 +34,14 @@ def grammar() -> Lark:
 
 
 def read_source(path: str | os.PathLike[str]) -> Source:
-    """Read a file as UTF-8. Raises OSError, or CodaError for bytes that are not UTF-8."""
-    data = Path(path).read_bytes()
+    """Read a file as UTF-8. Raises OSError, or CodaError for bytes that are not UTF-8 and for more than 4 MiB."""
+    with open(path, "rb") as file:
+        data = file.read(SIZE_LIMIT + 1)  # no more: a device may have no end
+    if len(data) > SIZE_LIMIT:
+        raise CodaError([_too_large(Source(str(path), ""))])
+    data = data.removeprefix(BOM_UTF8)
     try:
-        text = data.decode("utf-8-sig")
+        text = data.decode("utf-8")
     except UnicodeDecodeError as error:
         before = data[: error.start].decode("utf-8", errors="replace")
         source = Source(str(path), before)
@@ -47,21 +54,23 @@ def read_source(path: str | os.PathLike[str]) -> Source:
 def parse(source: Source | str, path: str = "<string>") -> syntax.File:
     """Parse a text. Raises CodaError with every syntax error found, in source order."""
     if isinstance(source, str):
-        source = Source(path, source)
-    text, diagnostics = source.text, []
-    tree = None
+        source = Source(path, source.removeprefix("\ufeff"))
+    _readable(source)
+    text = source.text
+    diagnostics: list[Diagnostic] = []
+    tree: Tree[Token] | None = None
     while tree is None:
         try:
             tree = grammar().parse(text)
         except UnexpectedInput as error:
             diagnostic, at = explain(error, source)
             diagnostics.append(diagnostic)
-            if len(text) > RECOVERY_LIMIT or len(diagnostics) > SHOWN:
-                break
             blanked = _without_mistake(text, at)
-            if blanked == text:
+            if len(text) > RECOVERY_LIMIT or len(diagnostics) > SHOWN or blanked == text:
                 break
             text = blanked
+    if tree is not None:
+        diagnostics += [d for name in _names(tree) if (d := _bad_name(source, name)) is not None]
     if diagnostics or tree is None:
         raise CodaError(diagnostics)
     try:
@@ -69,6 +78,43 @@ def parse(source: Source | str, path: str = "<string>") -> syntax.File:
     except VisitError as error:
         raise error.orig_exc from None
     return result
+
+
+def _readable(source: Source) -> None:
+    """Refuse texts too large to parse in good time, and half surrogates, which no file can hold."""
+    if len(source.text) > SIZE_LIMIT:
+        raise CodaError([_too_large(source)])
+    half = re.search("[\ud800-\udfff]", source.text)
+    if half is not None:
+        text = f"U+{ord(half[0]):04X} is half of a surrogate pair, not a character"
+        raise CodaError([Diagnostic("E0001", Span(source, *half.span()), text, "decode the text properly before")])
+
+
+def _too_large(source: Source) -> Diagnostic:
+    text = f"the file has more than {SIZE_LIMIT // 2**20} MiB"
+    return Diagnostic("E0009", Span(source, 0, 0), text, "split it, and import what the parts share")
+
+
+def _names(tree: Tree[Token]) -> Iterator[Token]:
+    """The names in a tree, which may be deeper than Python recurs."""
+    pending = [tree]
+    while pending:
+        for child in pending.pop().children:
+            if isinstance(child, Tree):
+                pending.append(child)
+            elif isinstance(child, Token) and child.type == "NAME":
+                yield child
+
+
+def _bad_name(source: Source, token: Token) -> Diagnostic | None:
+    start = token.start_pos or 0
+    span = Span(source, start, start + len(token))
+    if len(token) > NAME_LIMIT:
+        text = f"a name of {len(token)} characters"
+        return Diagnostic("E0010", span, text, f"names have at most {NAME_LIMIT} characters")
+    if token in KEYWORDS:
+        return Diagnostic("E0008", span, f"`{token}` is a keyword and cannot be used as a name", "choose another name")
+    return None
 
 
 def _without_mistake(text: str, at: int) -> str:
@@ -100,4 +146,3 @@ def _comments(text: str) -> tuple[syntax.Comment, ...]:
             own = not text[line_start : match.start()].strip()
             found.append(syntax.Comment(match[0].rstrip(), match.start(), own))
     return tuple(found)
-

@@ -5,18 +5,15 @@ Places do not take part in comparison, so two texts that mean the same program a
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from coda_lang.source import NOWHERE, Source, Span
 
 
-def _span() -> Span:
-    return field(default=NOWHERE, compare=False, repr=False, kw_only=True)  # type: ignore[no-any-return]
-
-
 @dataclass(frozen=True)
 class Node:
-    span: Span = _span()
+    span: Span = field(default=NOWHERE, compare=False, repr=False, kw_only=True)
 
 
 # -- expressions ---------------------------------------------------------------------------------------------------
@@ -59,7 +56,7 @@ class Binary(Expr):
     op: str
     left: Expr
     right: Expr
-    op_span: Span = _span()
+    op_span: Span = field(default=NOWHERE, compare=False, repr=False, kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -80,7 +77,7 @@ class Argument(Node):
 class Call(Expr):
     function: str
     arguments: tuple[Argument, ...]
-    function_span: Span = _span()
+    function_span: Span = field(default=NOWHERE, compare=False, repr=False, kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -89,7 +86,7 @@ class Round(Expr):
 
     dtype: str
     operand: Expr
-    dtype_span: Span = _span()
+    dtype_span: Span = field(default=NOWHERE, compare=False, repr=False, kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -99,7 +96,23 @@ class Index(Expr):
     table: str
     index: Expr
     ellipsis: bool
-    table_span: Span = _span()
+    table_span: Span = field(default=NOWHERE, compare=False, repr=False, kw_only=True)
+
+
+def walk(expr: Expr) -> Iterator[Expr]:
+    """An expression and all in it, from left to right."""
+    yield expr
+    match expr:
+        case Unary() | Attribute() | Round():
+            yield from walk(expr.operand)
+        case Binary():
+            yield from walk(expr.left)
+            yield from walk(expr.right)
+        case Call():
+            for argument in expr.arguments:
+                yield from walk(argument.value)
+        case Index():
+            yield from walk(expr.index)
 
 
 # -- extents and types ---------------------------------------------------------------------------------------------
@@ -126,6 +139,7 @@ class DimBinary(Node):
     op: str
     left: DimExpr
     right: DimExpr
+    depth: int = field(default=1, compare=False, repr=False, kw_only=True)
 
 
 DimExpr = DimName | DimNumber | DimTiles | DimBinary
@@ -137,7 +151,7 @@ class TypeExpr(Node):
 
     dtype: str
     dims: tuple[DimExpr, ...] | None
-    dtype_span: Span = _span()
+    dtype_span: Span = field(default=NOWHERE, compare=False, repr=False, kw_only=True)
 
 
 # -- statements and definitions ------------------------------------------------------------------------------------
@@ -183,7 +197,7 @@ class ParamDef(Node):
     inout: bool = False
     domain: DomainExpr | None = None
     default: Expr | None = None
-    name_span: Span = _span()
+    name_span: Span = field(default=NOWHERE, compare=False, repr=False, kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -191,7 +205,7 @@ class OutputDef(Node):
     name: str
     type: TypeExpr
     optional: bool = False
-    name_span: Span = _span()
+    name_span: Span = field(default=NOWHERE, compare=False, repr=False, kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -216,7 +230,7 @@ class Imported(Node):
 class Import(Node):
     path: str
     names: tuple[Imported, ...]
-    path_span: Span = _span()
+    path_span: Span = field(default=NOWHERE, compare=False, repr=False, kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -242,7 +256,7 @@ class Function(Node):
     results: tuple[Expr, ...]
     short: bool
     doc: str | None = None
-    name_span: Span = _span()
+    name_span: Span = field(default=NOWHERE, compare=False, repr=False, kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -257,7 +271,7 @@ class KernelDef(Node):
     outputs: tuple[OutputDef, ...]
     body: tuple[Statement, ...]
     doc: str | None = None
-    name_span: Span = _span()
+    name_span: Span = field(default=NOWHERE, compare=False, repr=False, kw_only=True)
 
 
 Definition = Import | Const | Function | KernelDef
