@@ -9,7 +9,7 @@ from coda_lang.torch.llama import llama_mlp, llama_span, rms_linear_rope
 from coda_lang.torch.modules import LinearCrossEntropy, LlamaBlock, SwiGLU, run_blocks
 from coda_lang.torch.residual_rms import input_rms, residual_rms_linear
 from coda_lang.torch.rope import linear_rope, rope_tables
-from coda_lang.torch.swiglu import linear_swiglu
+from coda_lang.torch.swiglu import linear_swiglu, swiglu_mlp
 from coda_lang.torch.weights import (
     from_llama,
     interleave_gate_up,
@@ -42,6 +42,7 @@ __all__ = [
     "rotary_to_pairs",
     "run_blocks",
     "split_gate_up",
+    "swiglu_mlp",
     "to_llama",
     "unpack_qkv",
 ]

@@ -81,8 +81,7 @@ def _setup(ctx: Any, inputs: Any, keyword_only_inputs: Any, output: Any) -> None
 def _backward(ctx: Any, dy: Gradient, _: Gradient) -> tuple[Gradient, Gradient, Gradient]:
     if dy is None:
         return None, None, None
-    if not ctx.kept:
-        raise RuntimeError("coda_lang::linear_act ran with keep=False, so it has no gradient")
+    calls.must_be_kept(ctx, "linear_act")
     x, weight, z = ctx.saved_tensors
     need_x, need_weight, need_bias = ctx.needs_input_grad
     dz, dbias = grad_op(dy, z, activation=ctx.activation, want_bias=need_bias)

@@ -47,6 +47,12 @@ def any_grad(*tensors: Tensor | None) -> bool:
     return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
 
 
+def must_be_kept(ctx: Any, name: str) -> None:
+    """Raises RuntimeError in the backward pass of an operation that kept nothing for it."""
+    if not ctx.kept:
+        raise RuntimeError(f"coda_lang::{name} ran with keep=False, so it has no gradient")
+
+
 def operands(*tensors: Tensor) -> tuple[Tensor, ...]:
     """Tensors in the products' type, autocast's where it is on. Raises ArgumentError unless all are bf16 or all f16."""
     kind = tensors[0].device.type

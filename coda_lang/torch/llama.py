@@ -186,11 +186,6 @@ def _normalised(x: Tensor, rstd: Tensor, norm_weight: Tensor) -> Tensor:
     return (x * rstd[:, None] * norm_weight).to(x.dtype)
 
 
-def _swiglu(z: Tensor) -> Tensor:
-    gate, up = z[:, 0::2].float(), z[:, 1::2].float()
-    return (gate * torch.sigmoid(gate) * up).to(z.dtype)
-
-
 def _rope_gradients(
     needs: tuple[bool, bool, bool], saved: tuple[Tensor, ...], rotated: int, dy: Tensor, other: Gradient
 ) -> tuple[Gradient, Gradient, Gradient]:
@@ -221,7 +216,7 @@ def _mlp_gradients(needs: tuple[bool, ...], saved: tuple[Any, ...], dx2: Tensor)
     if stream or need_norm or need_gate_up:
         dz, zdz, act = swiglu.linear_grad_op(dx2, down, z, width=x1.shape[1], want_y=need_down)
     elif need_down:
-        act = _swiglu(z)
+        act = swiglu.recomputed(z)
     if stream or need_norm:
         dx1, normed, dnorm = residual_rms.linear_grad_op(
             dz, gate_up, x1, rstd, norm_weight, zdz, dx2, want_normed=need_gate_up, want_norm=need_norm
@@ -270,7 +265,7 @@ def _setup_mlp(ctx: Any, inputs: Any, keyword_only_inputs: Any, output: Any) -> 
 def _backward_mlp(ctx: Any, dx2: Gradient, *_: Gradient) -> tuple[Gradient, ...]:
     if dx2 is None:
         return (None,) * 6
-    _must_be_kept(ctx, "llama_mlp")
+    calls.must_be_kept(ctx, "llama_mlp")
     return _mlp_gradients(ctx.needs_input_grad, ctx.saved_tensors, dx2)
 
 
@@ -285,7 +280,7 @@ def _setup_span(ctx: Any, inputs: Any, keyword_only_inputs: Any, output: Any) ->
 
 
 def _backward_span(ctx: Any, dx2: Gradient, dturned: Gradient, *_: Gradient) -> tuple[Gradient, ...]:
-    _must_be_kept(ctx, "llama_span")
+    calls.must_be_kept(ctx, "llama_span")
     saved = ctx.saved_tensors
     mlp_needs, (need_norm, need_qkv) = ctx.needs_input_grad[:6], ctx.needs_input_grad[6:8]
     dnorm = dqkv = None
@@ -294,11 +289,6 @@ def _backward_span(ctx: Any, dx2: Gradient, dturned: Gradient, *_: Gradient) -> 
         dx2, dnorm, dqkv = _rope_gradients(needs, saved[8:], ctx.rotated, dturned, dx2)
     mlp = (None,) * 6 if dx2 is None else _mlp_gradients(mlp_needs, saved[:8], dx2)
     return *mlp, dnorm, dqkv, None, None, None
-
-
-def _must_be_kept(ctx: Any, name: str) -> None:
-    if not ctx.kept:
-        raise RuntimeError(f"coda_lang::{name} ran with keep=False, so it has no gradient")
 
 
 rope_op.register_autograd(_backward_rope, setup_context=_setup_rope)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from coda_lang.errors import ArgumentError
 from coda_lang.torch.cross_entropy import linear_cross_entropy
 from coda_lang.torch.llama import llama_mlp, llama_span, rms_linear_rope
-from coda_lang.torch.swiglu import linear_swiglu
+from coda_lang.torch.swiglu import swiglu_mlp
 from coda_lang.torch.weights import interleave_gate_up
 
 
@@ -41,7 +41,7 @@ class SwiGLU(nn.Module):
         return new
 
     def forward(self, x: Tensor) -> Tensor:
-        return nn.functional.linear(linear_swiglu(x, self.gate_up), self.down)
+        return swiglu_mlp(x, self.gate_up, self.down)
 
 
 class LinearCrossEntropy(nn.Module):

@@ -1,4 +1,8 @@
-"""`linear_swiglu`: z = x @ weight.T, y = silu(gate)·up, with gate and up interleaved in the weight's rows."""
+"""`linear_swiglu`: z = x @ weight.T, y = silu(gate)·up, with gate and up interleaved in the weight's rows.
+
+`swiglu_mlp` is that and the linear layer after it in one operation, whose gradient is made in the epilogue of that
+layer's product. It keeps z, and not y.
+"""
 
 from typing import Any
 
@@ -34,6 +38,34 @@ def linear_swiglu(x: Tensor, weight: Tensor, rstd: Tensor | None = None, bias: T
         keep=calls.any_grad(x, weight, rstd, bias),
     )  # fmt: skip
     return calls.unrows(y, x)
+
+
+def swiglu_mlp(x: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
+    """linear_swiglu(x, gate_up) @ down.T.
+
+    Args:
+        x: [..., K], bf16 or f16 (any type under autocast).
+        gate_up: [2·I, K], gate row 2j and up row 2j+1, and down: [N, I], of x's type.
+
+    Returns:
+        [..., N] of x's type.
+
+    Raises:
+        ArgumentError: wrong shapes or types.
+    """
+    calls.linear_shapes(x, gate_up, "swiglu_mlp")
+    if down.dim() != 2 or 2 * down.shape[1] != gate_up.shape[0]:
+        shapes = f"{list(gate_up.shape)} and {list(down.shape)}"
+        raise ArgumentError(f"swiglu_mlp: gate_up [2·I, K] needs a down [N, I], got {shapes}")
+    x, gate_up, down = calls.operands(x, gate_up, down)
+    y: Tensor = mlp_op(calls.rows(x), gate_up, down, keep=calls.any_grad(x, gate_up, down))[0]
+    return calls.unrows(y, x)
+
+
+def recomputed(z: Tensor) -> Tensor:
+    """y from the saved z, where no kernel of the backward pass makes it."""
+    gate, up = z[:, 0::2].float(), z[:, 1::2].float()
+    return (gate * torch.sigmoid(gate) * up).to(z.dtype)
 
 
 @torch.library.custom_op("coda_lang::linear_swiglu", mutates_args=())
@@ -81,24 +113,44 @@ def _(
 
 @torch.library.custom_op("coda_lang::linear_swiglu_grad", mutates_args=())
 def linear_grad_op(
-    dout: Tensor, weight: Tensor, z: Tensor, *, width: int, want_y: bool
+    dout: Tensor, weight: Tensor, z: Tensor, *, width: int | None, want_y: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """dz in the epilogue of dy = dout @ weight, the gradient through the linear layer that follows; Σ z·dz / width.
+    """dz in the epilogue of dy = dout @ weight, the gradient through the linear layer that follows.
 
-    Also y, recomputed for the following layer's weight gradient, if asked for.
+    With a `width`, also Σ z·dz / width of each row; and y, recomputed for the following layer's weight gradient, if
+    asked for.
     """
-    asked = ["dz", "zdz", *(["y"] if want_y else [])]
+    asked = ["dz", *(["zdz"] if width is not None else []), *(["y"] if want_y else [])]
     out = calls.run("swiglu_bwd", "swiglu_bwd", asked, a=dout, b=weight, z=z)
-    return out.dz, calls.row_sums(out.zdz, width), out.y if want_y else calls.nothing(z)
+    return (
+        out.dz,
+        calls.row_sums(out.zdz, width) if width is not None else calls.nothing(z, torch.float32),
+        out.y if want_y else calls.nothing(z),
+    )
 
 
 @linear_grad_op.register_fake
-def _(dout: Tensor, weight: Tensor, z: Tensor, *, width: int, want_y: bool) -> tuple[Tensor, Tensor, Tensor]:
+def _(
+    dout: Tensor, weight: Tensor, z: Tensor, *, width: int | None, want_y: bool
+) -> tuple[Tensor, Tensor, Tensor]:
     return (
         z.new_empty(z.shape),
-        z.new_empty(z.shape[0], dtype=torch.float32),
+        z.new_empty(z.shape[0] if width is not None else 0, dtype=torch.float32),
         z.new_empty(z.shape[0], weight.shape[1]) if want_y else calls.nothing(z),
     )
+
+
+@torch.library.custom_op("coda_lang::swiglu_mlp", mutates_args=())
+def mlp_op(x: Tensor, gate_up: Tensor, down: Tensor, *, keep: bool) -> tuple[Tensor, Tensor]:
+    """The result, and z if it is to be kept for the backward pass."""
+    out = calls.run("swiglu", "swiglu", ["z", "y"] if keep else ["y"], a=x, b=gate_up)
+    return out.y @ down.T, out.z if keep else calls.nothing(x)
+
+
+@mlp_op.register_fake
+def _(x: Tensor, gate_up: Tensor, down: Tensor, *, keep: bool) -> tuple[Tensor, Tensor]:
+    count = x.shape[0]
+    return x.new_empty(count, down.shape[0]), x.new_empty(count, gate_up.shape[0]) if keep else calls.nothing(x)
 
 
 def _setup(ctx: Any, inputs: Any, keyword_only_inputs: Any, output: Any) -> None:
@@ -113,8 +165,7 @@ def _setup(ctx: Any, inputs: Any, keyword_only_inputs: Any, output: Any) -> None
 def _backward(ctx: Any, dy: Gradient, _: Gradient) -> tuple[Gradient, Gradient, Gradient, Gradient]:
     if dy is None:
         return None, None, None, None
-    if not ctx.kept:
-        raise RuntimeError("coda_lang::linear_swiglu ran with keep=False, so it has no gradient")
+    calls.must_be_kept(ctx, "linear_swiglu")
     x, weight, rstd, z = ctx.saved_tensors
     need_x, need_weight, need_rstd, need_bias = ctx.needs_input_grad
     dz, zdz, dbias = grad_op(dy, z, rstd, want_zdz=need_rstd, want_bias=need_bias)
@@ -126,4 +177,32 @@ def _backward(ctx: Any, dy: Gradient, _: Gradient) -> tuple[Gradient, Gradient, 
     )
 
 
+def _setup_mlp(ctx: Any, inputs: Any, keyword_only_inputs: Any, output: Any) -> None:
+    x, gate_up, down = inputs
+    need_x, need_gate_up, _ = ctx.needs_input_grad[:3]
+    ctx.set_materialize_grads(False)
+    ctx.mark_non_differentiable(output[1])
+    ctx.kept = keyword_only_inputs["keep"]
+    ctx.save_for_backward(x if need_gate_up else None, gate_up if need_x else None, down, output[1])
+
+
+def _backward_mlp(ctx: Any, dout: Gradient, _: Gradient) -> tuple[Gradient, Gradient, Gradient]:
+    if dout is None:
+        return None, None, None
+    calls.must_be_kept(ctx, "swiglu_mlp")
+    x, gate_up, down, z = ctx.saved_tensors
+    need_x, need_gate_up, need_down = ctx.needs_input_grad
+    dz = y = None
+    if need_x or need_gate_up:
+        dz, _, y = linear_grad_op(dout, down, z, width=None, want_y=need_down)
+    elif need_down:
+        y = recomputed(z)
+    return (
+        calls.input_gradient(dz, gate_up) if need_x and dz is not None else None,
+        calls.weight_gradient(dz, x) if need_gate_up and dz is not None else None,
+        calls.weight_gradient(dout, y) if need_down and y is not None else None,
+    )
+
+
 forward_op.register_autograd(_backward, setup_context=_setup)
+mlp_op.register_autograd(_backward_mlp, setup_context=_setup_mlp)

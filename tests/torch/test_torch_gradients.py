@@ -75,6 +75,13 @@ def test_linear_swiglu() -> None:
     hold(ct.linear_swiglu, lambda x, weight: swiglu(F.linear(x, weight)), {"x": X, "weight": WIDE}, SLACK)
 
 
+def test_swiglu_mlp() -> None:
+    def plain(x: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
+        return F.linear(swiglu(F.linear(x, gate_up)), down)
+
+    hold(ct.swiglu_mlp, plain, {"x": X, "gate_up": WIDE, "down": normal(20, 48, scale=0.125, seed=8)}, SLACK)
+
+
 def test_linear_swiglu_with_bias() -> None:
     hold(
         lambda x, weight, bias: ct.linear_swiglu(x, weight, bias=bias),
@@ -195,6 +202,7 @@ def test_half_precision() -> None:
         (lambda: ct.linear_act(X, NARROW, None, "gleu"), "no activation `gleu`"),
         (lambda: ct.linear_swiglu(X, NARROW[:, :60]), r"\[2, 37, 64\] and \[48, 60\]"),
         (lambda: ct.linear_swiglu(X, WIDE, X[..., 0].float(), NORM), "rstd or bias, not both"),
+        (lambda: ct.swiglu_mlp(X, WIDE, WIDE), r"needs a down \[N, I\], got \[96, 64\]"),
         (lambda: ct.residual_rms_linear(X, NARROW, X, NORM[:48]), r"residual must be \[2, 37, 48\]"),
         (lambda: ct.input_rms(X, NORM[:48]), r"norm_weight must be \[64\], got \[48\]"),
         (lambda: ct.linear_rope(X, WIDE, COS, SIN, POSITION[0]), r"position must be \[2, 37\]"),

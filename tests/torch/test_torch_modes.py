@@ -77,6 +77,7 @@ OPERATIONS: dict[str, tuple[Any, Callable[[], list[Any]], dict[str, Any]]] = {
     "linear_swiglu_grad": (
         swiglu.linear_grad_op, lambda: [normal(M, K), normal(K, N), normal(M, 2 * N)], {"width": K, "want_y": True},
     ),
+    "swiglu_mlp": (swiglu.mlp_op, lambda: [leaf(M, K), leaf(2 * N, K), leaf(K, N)], {"keep": True}),
     "linear_rope": (rope.forward_op, lambda: [leaf(M, K), leaf(N, K), scale(), *TABLE], {"rotated": 16}),
     "rope_grad": (
         rope.grad_op, lambda: [normal(M, N), normal(M, N), None, *TABLE], {"rotated": 16, "width": K},
@@ -196,6 +197,17 @@ def test_frozen_inputs_of_the_loss(
 
     seen = backward_products(products, f, [leaf(M, K), leaf(N, K)], needed)
     assert seen == expected
+
+
+@pytest.mark.parametrize(("needed", "expected"), [
+    ((0, 1, 2), ["mm", "mm", "mm", "swiglu_bwd"]),
+    ((0,), ["mm", "swiglu_bwd"]),
+    ((1,), ["mm", "swiglu_bwd"]),
+    ((2,), ["mm"]),
+])  # fmt: skip
+def test_frozen_inputs_of_an_mlp(products: Products, needed: tuple[int, ...], expected: list[str]) -> None:
+    tensors = [leaf(M, K), leaf(2 * N, K), leaf(K, N)]
+    assert backward_products(products, ct.swiglu_mlp, tensors, needed) == expected
 
 
 @pytest.mark.parametrize(("needed", "expected"), [
