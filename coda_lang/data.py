@@ -71,7 +71,9 @@ def draw(
     _known(kernel, "input", {*given, *optional}, [p.name for p in kernel.params])
     lengths = choose_sizes(kernel, sizes, {n: np.shape(x) for n, x in given.items()})
     types = _choose_dtypes(kernel, dtypes or {}, given)
-    binding = Binding(kernel, dict(lengths), _opaque(kernel, lengths, given, tile), {n: DTYPES[t] for n, t in types.items()})
+    binding = Binding(
+        kernel, dict(lengths), _opaque(kernel, lengths, given, tile), {n: DTYPES[t] for n, t in types.items()}
+    )
     wanted = [p for p in kernel.params if p.name not in given and (p.default is None or p.name in optional)]
     scalars = {p.name: given.get(p.name, p.default) for p in kernel.params if p.host}
     scalars = {n: x for n, x in scalars.items() if x is not None}
@@ -145,8 +147,10 @@ def _from_shapes(kernel: Kernel, shapes: Mapping[str, tuple[int, ...]]) -> dict[
 
 
 def _extents(kernel: Kernel) -> Iterator[Dim]:
-    for target in (*kernel.params, *kernel.outputs):
-        yield from target.dims
+    for p in kernel.params:
+        yield from p.dims
+    for o in kernel.outputs:
+        yield from o.dims
     for value in kernel.values:
         yield from value.type.dims
         if isinstance(value.attr, Dim):
@@ -330,18 +334,20 @@ def _integers(
     if high is None:
         high = low + _SPREAD
     low, high = max(low, info.min), min(high, info.max + 1)
-    return rng.integers(low, high, shape) if low < high else np.full(shape, np.clip(low, info.min, info.max))
+    return np.asarray(
+        rng.integers(low, high, shape) if low < high else np.full(shape, np.clip(low, info.min, info.max))
+    )
 
 
 def _floats(domain: Domain, low: Any, high: Any, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
     """Normal without a domain, log-normal or half-normal beyond one bound, uniform between two."""
     if low is not None and high is not None:
-        return (low + (high - low) * rng.random(shape)).astype(np.float32)
+        return np.asarray(low + (high - low) * rng.random(shape), np.float32)
     x = rng.standard_normal(shape, np.float32)
     if low is None and high is None:
         return x
-    x = np.exp(0.5 * x) if domain.low_strict or high is not None and domain.high_strict else np.abs(x)
-    return (low + x if low is not None else high - x).astype(np.float32)
+    x = np.exp(0.5 * x) if domain.low_strict or (high is not None and domain.high_strict) else np.abs(x)
+    return np.asarray(low + x if low is not None else high - x, np.float32)
 
 
 def _held_inside(

@@ -1,4 +1,4 @@
-"""Syntax-tree nodes back to text: the fewest parentheses that parse to the same tree, and breaks in long expressions."""
+"""Syntax-tree nodes back to text, with few parentheses and with breaks in long expressions."""
 
 from __future__ import annotations
 
@@ -115,7 +115,8 @@ def _chain(e: s.Binary, column: int, indent: int, tail: int) -> list[str]:
     strength = level
     while isinstance(first, s.Binary) and _BINARY[first.op] == level == strength:
         rest.append((first.op, first.right))
-        first, strength = first.left, _operand_levels(first)[0]
+        strength = _operand_levels(first)[0]
+        first = first.left
     rest.reverse()
     inner = indent + INDENT
     lines = broken(first, column, inner, 0, strength)
@@ -208,6 +209,16 @@ def function_param(p: s.FunctionParam) -> str:
 
 def imported(i: s.Imported) -> str:
     return i.name if i.alias is None else f"{i.name} as {i.alias}"
+
+
+def kernel_signature(k: s.KernelDef) -> str:
+    """The signature on one line, without the keyword."""
+    params, outputs = ", ".join(map(param, k.params)), ", ".join(map(output, k.outputs))
+    return f"{k.name}{axes(k)}({params}) -> ({outputs})"
+
+
+def function_signature(f: s.Function) -> str:
+    return f"{f.name}({', '.join(map(function_param, f.params))})"
 
 
 def string(value: str) -> str:

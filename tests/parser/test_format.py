@@ -66,8 +66,18 @@ DTYPES = st.builds(s.DTypeDef, NAMES, _tuples(NAMES, 3, 1))
 BODIES = _tuples(STATEMENTS, 5)
 KINDS = st.sampled_from(["kernel", "map", "reduce"])
 KERNELS = st.builds(
-    s.KernelDef, KINDS, NAMES, _tuples(AXES, 3, 1), _tuples(DTYPES, 2), _tuples(PARAMS, 4), _tuples(OUTPUTS, 4), BODIES, DOCS
-) | st.builds(s.KernelDef, KINDS, NAMES, st.just(()), st.just(()), _tuples(PARAMS, 2), _tuples(OUTPUTS, 2), BODIES, DOCS)
+    s.KernelDef,
+    KINDS,
+    NAMES,
+    _tuples(AXES, 3, 1),
+    _tuples(DTYPES, 2),
+    _tuples(PARAMS, 4),
+    _tuples(OUTPUTS, 4),
+    BODIES,
+    DOCS,
+) | st.builds(
+    s.KernelDef, KINDS, NAMES, st.just(()), st.just(()), _tuples(PARAMS, 2), _tuples(OUTPUTS, 2), BODIES, DOCS
+)
 FN_PARAMS = _tuples(st.builds(s.FunctionParam, NAMES, st.none() | EXPRESSIONS), 4)
 FUNCTIONS = st.builds(
     s.Function, NAMES, FN_PARAMS, st.just(()), _tuples(EXPRESSIONS, 1, 1), st.just(True), DOCS
@@ -119,7 +129,7 @@ def _tokens(text: str) -> list[str]:
 def _commented(draw: Callable[[st.SearchStrategy[Any]], Any]) -> str:
     """A program whose tokens have comments and line breaks between them, at random."""
     tokens = _tokens(format_file(draw(FILES)))
-    gap = st.sampled_from([" ", " ", " ", "\n", "\n\n\n", " // c\n", "\n// own\n", "\n\n  //\n\n", " // a\n// \"b\" {\n"])
+    gap = st.sampled_from([" ", " ", " ", "\n", "\n\n\n", " // c\n", "\n// own\n", "\n\n  //\n\n", ' // a\n// "b" {\n'])
     parts = [part for token in tokens for part in (draw(gap), token)]
     return "".join([*parts, draw(gap)])
 

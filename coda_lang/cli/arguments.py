@@ -1,0 +1,209 @@
+"""What can be written behind `coda-run`."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from coda_lang.errors import ArgumentError
+from coda_lang.version import VERSION
+
+BACKENDS = ("auto", "interp", "cuda")
+
+RUN_EXAMPLES = """\
+commands:
+  coda-run check FILE…              say what is wrong with programs, without running them
+  coda-run fmt [--check|--diff] FILE…   print programs in their canonical form, in place
+  coda-run ir FILE [KERNEL]         show the typed form that the backends work on
+  coda-run list [FILE…]             what files offer: signatures and their first line of documentation
+  coda-run explain [E0123]          what an error code means, with a wrong and a right program
+
+examples:
+  coda-run programs/rmsnorm_swiglu.coda
+  coda-run programs/swiglu.coda geglu --dim M=512 --dim K=256 --dtype T=f16
+  coda-run programs/linear.coda --input a=a.npy --input b=weights.npz:w1 --input bias=random --out results
+  coda-run programs/reduces.coda rstd_from_squares --scalar eps=1e-5 --json
+  coda-run programs/cross_entropy.coda --outputs z,lse,t --tile 64x128 --exact
+
+FILE's main kernel is the one with the file's name, else its first. Inputs that no option gives are drawn at random
+from the domains that the signature states, with small sizes that fit it; optional inputs are left out.
+A file whose name is a command's is written with its folder: `coda-run ./check`.
+
+exit codes: 0 right, 1 the program is wrong, 2 the call is wrong"""
+
+
+class UsageError(ArgumentError):
+    """The command line itself is wrong."""
+
+    def __init__(self, message: str, help: str | None = None) -> None:
+        self.help = help
+        super().__init__(message)
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(message, f"`{self.prog} --help` shows what can be written")
+
+
+def _parser(prog: str, description: str, examples: str, usage: str | None = None) -> _Parser:
+    return _Parser(
+        prog=prog,
+        usage=usage,
+        description=description,
+        epilog=examples,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+
+
+def run_parser() -> argparse.ArgumentParser:
+    usage = "coda-run FILE [KERNEL] [options]\n       coda-run check|fmt|ir|list|explain …"
+    parser = _parser("coda-run", "Run a kernel of a .coda file and show what comes out.", RUN_EXAMPLES, usage)
+    parser.add_argument("file", metavar="FILE", help="the program")
+    parser.add_argument(
+        "kernel", metavar="KERNEL", nargs="?", help="a kernel, map or reduce that it defines or imports"
+    )
+    data = parser.add_argument_group("data")
+    data.add_argument("--dim", metavar="M=512", type=_sizes, action="append", default=[], help="the length of an axis")
+    data.add_argument(
+        "--dtype", metavar="T=f16", type=_pair, action="append", default=[], help="a dtype parameter's type"
+    )
+    text = "an input from a .npy file or from a .npz (its key is the input's name, or NAME=FILE.npz:KEY); "
+    text += "NAME=random draws an optional input"
+    data.add_argument("--input", metavar="NAME=FILE", type=_pair, action="append", default=[], help=text)
+    data.add_argument("--scalar", metavar="NAME=X", type=_pair, action="append", default=[], help="a scalar input")
+    data.add_argument(
+        "--cast", action="store_true", help="round inputs from files to the element types of the signature"
+    )
+    data.add_argument("--seed", metavar="N", type=_seed, default=0, help="of the random inputs (default 0)")
+    run = parser.add_argument_group("the run")
+    run.add_argument(
+        "--outputs", metavar="z,y", type=_names, help="what to compute (default: all but the optional ones)"
+    )
+    run.add_argument("--tile", metavar="128x256", type=_tile, help="rows and columns of a tile, for partials")
+    run.add_argument("--backend", choices=BACKENDS, default="auto", help="where to run (default auto)")
+    run.add_argument("--exact", action="store_true", help="evaluate in f64, rounding at the stores only")
+    run.add_argument("--check-domains", action="store_true", help="verify that inputs lie in their domains")
+    results = parser.add_argument_group("results")
+    text = "write every output to DIR/NAME.npy (bf16 and f8 widened to f32, which keeps every value)"
+    results.add_argument("--out", metavar="DIR", help=text)
+    results.add_argument("--json", action="store_true", help="print one JSON object in place of the table")
+    parser.add_argument("--version", action="version", version=f"coda-run {VERSION}")
+    return parser
+
+
+def _check(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("files", metavar="FILE", nargs="+", help="programs; - is standard input")
+    parser.add_argument("--json", action="store_true", help="print the diagnostics as a JSON list")
+
+
+def _fmt(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "files", metavar="FILE", nargs="+", help="programs; - is standard input, printed to standard output"
+    )
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--check", action="store_true", help="change nothing; exit with 1 if a file is not canonical")
+    how.add_argument("--diff", action="store_true", help="change nothing; print what would change, and exit as --check")
+
+
+def _ir(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", metavar="FILE", help="the program")
+    parser.add_argument("kernel", metavar="KERNEL", nargs="?", help="only this kernel (default: all that FILE defines)")
+
+
+def _list(parser: argparse.ArgumentParser) -> None:
+    text = "programs (default: the .coda files of this folder and of ./programs)"
+    parser.add_argument("files", metavar="FILE", nargs="*", help=text)
+    parser.add_argument("--json", action="store_true", help="print a JSON list")
+
+
+def _explain(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("code", metavar="CODE", nargs="?", help="an error code such as E0201 (default: list all)")
+
+
+COMMANDS: dict[str, tuple[str, str, Callable[[argparse.ArgumentParser], None]]] = {
+    "check": (
+        "Say what is wrong with programs: every mistake, where it is, and what to write instead.",
+        "coda-run check programs/*.coda",
+        _check,
+    ),
+    "fmt": (
+        "Bring programs into their canonical form, in place. Comments are kept.",
+        "coda-run fmt programs/*.coda\n  coda-run fmt --diff my.coda\n  coda-run fmt - < my.coda",
+        _fmt,
+    ),
+    "ir": (
+        "Show the typed intermediate form of a file's kernels: values, their types and classes, and the stores.",
+        "coda-run ir programs/rmsnorm_swiglu.coda",
+        _ir,
+    ),
+    "list": (
+        "What files offer: signatures, and the first line of their documentation.",
+        "coda-run list programs/swiglu.coda",
+        _list,
+    ),
+    "explain": (
+        "What an error code means, with a wrong and a right program.",
+        "coda-run explain E0201",
+        _explain,
+    ),
+}
+
+
+def command_parser(name: str) -> argparse.ArgumentParser:
+    description, example, fill = COMMANDS[name]
+    parser = _parser(f"coda-run {name}", description, f"examples:\n  {example}")
+    fill(parser)
+    return parser
+
+
+# -- values of options -------------------------------------------------------------------------------------------------
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name or not value:
+        raise argparse.ArgumentTypeError(f"expected NAME=VALUE, got `{text}`")
+    return name.strip(), value.strip()
+
+
+def _sizes(text: str) -> list[tuple[str, int]]:
+    return [(name, _length(name, value)) for name, value in map(_pair, text.split(","))]
+
+
+def _length(name: str, value: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,12}", value):
+        raise argparse.ArgumentTypeError(f"the length of `{name}` is a whole number, got `{value}`")
+    return int(value)
+
+
+def _seed(text: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,18}", text):
+        raise argparse.ArgumentTypeError(f"a seed is a whole number, got `{text}`")
+    return int(text)
+
+
+def _names(text: str) -> list[str]:
+    names = [name for part in text.split(",") if (name := part.strip())]
+    if not names:
+        raise argparse.ArgumentTypeError("expected names of outputs, as in z,y")
+    return names
+
+
+def _tile(text: str) -> tuple[int, int]:
+    match = re.fullmatch(r"([0-9]{1,9})[x×]([0-9]{1,9})", text)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"a tile is ROWSxCOLUMNS, as in 128x256, got `{text}`")
+    return int(match[1]), int(match[2])
+
+
+def collected(option: str, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Pairs as a dict. Raises UsageError for a name that is given twice."""
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise UsageError(f"{option} {name} is given twice: {found[name]} and {value}")
+        found[name] = value
+    return found

@@ -1,0 +1,38 @@
+"""`coda-run explain [E0123]`: what an error code means."""
+
+from __future__ import annotations
+
+import argparse
+import textwrap
+
+from coda_lang.cli.arguments import UsageError
+from coda_lang.cli.terminal import paint
+from coda_lang.errors import did_you_mean
+
+
+def run(options: argparse.Namespace) -> int:
+    try:
+        from coda_lang.codes import CODES
+    except ImportError:
+        raise UsageError("this installation has no list of error codes") from None
+    if options.code is None:
+        for name, code in sorted(CODES.items()):
+            print(f"{paint(name, 'bold')}  {code.title}")
+        return 0
+    name = options.code.upper()
+    if name not in CODES:
+        help = did_you_mean(name, CODES) or "`coda-run explain` lists all"
+        raise UsageError(f"there is no error code {options.code}", help)
+    code = CODES[name]
+    print(f"{paint(name, 'bold')}: {code.title}\n")
+    print(_paragraphs(code.text))
+    for title, program in (("wrong", code.wrong), ("right", code.right)):
+        if program:
+            print(f"\n{paint(title, 'red' if title == 'wrong' else 'green')}:\n")
+            print(textwrap.indent(textwrap.dedent(program).strip("\n"), "    "))
+    return 0
+
+
+def _paragraphs(text: str) -> str:
+    parts = textwrap.dedent(text).strip().split("\n\n")
+    return "\n\n".join(textwrap.fill(part, 100, break_long_words=False, break_on_hyphens=False) for part in parts)

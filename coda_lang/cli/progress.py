@@ -1,0 +1,58 @@
+"""A bar with the time left, for what takes more than a second on a terminal."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import time
+from types import TracebackType
+from typing import Self
+
+PATIENCE, INTERVAL, BAR = 1.0, 0.1, 30
+
+
+class Progress:
+    """Called with what is done and what there is to do. Silent in a pipe; leaves nothing behind."""
+
+    def __init__(self, title: str) -> None:
+        self.title = title
+        self.start = time.monotonic()
+        self.shown_at = 0.0
+        self.visible = False
+        self.enabled = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.visible:
+            sys.stderr.write("\r\x1b[2K")
+            sys.stderr.flush()
+
+    def __call__(self, done: int, total: int) -> None:
+        now = time.monotonic()
+        if not self.enabled or done >= total or now - self.start < PATIENCE or now - self.shown_at < INTERVAL:
+            return
+        self.shown_at, self.visible = now, True
+        width = shutil.get_terminal_size().columns
+        sys.stderr.write("\r\x1b[2K" + bar(self.title, done, total, now - self.start)[: max(1, width - 1)])
+        sys.stderr.flush()
+
+
+def bar(title: str, done: int, total: int, seconds: float) -> str:
+    """`title ━━━━────  40 %  12 s left`."""
+    part = done / total if total else 1.0
+    full = int(BAR * part)
+    left = f"{_time(seconds * (1 - part) / part)} left" if part > 0 else "…"
+    return f"{title} {'━' * full}{'─' * (BAR - full)} {part:4.0%}  {left}"
+
+
+def _time(seconds: float) -> str:
+    whole = max(1, round(seconds))
+    if whole < 60:
+        return f"{whole} s"
+    minutes, rest = divmod(whole, 60)
+    return f"{minutes} min {rest:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"

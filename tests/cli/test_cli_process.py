@@ -1,0 +1,172 @@
+"""What only a process of its own shows: exit codes, pipes, terminals, encodings, interruption."""
+
+from __future__ import annotations
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from harness_cli import PROGRAMS, ROOT, SWIGLU, WRONG, coda_run
+
+from coda_lang.cli.progress import bar
+
+
+def test_help_has_examples_and_comes_fast() -> None:
+    start = time.perf_counter()
+    done = coda_run("--help")
+    seconds = time.perf_counter() - start
+    assert done.returncode == 0
+    assert b"coda-run programs/rmsnorm_swiglu.coda" in done.stdout
+    assert seconds < 5  # 0.1 s where nothing else runs
+    for command in ("check", "fmt", "ir", "list", "explain"):
+        assert b"examples:" in coda_run(command, "--help").stdout
+    assert coda_run("--version").stdout.startswith(b"coda-run ")
+
+
+def test_help_and_fmt_do_not_import_numpy() -> None:
+    code = "import sys; from coda_lang.cli import main; main(sys.argv[1:]); sys.exit('numpy' in sys.modules)"
+    for arguments in (["--help"], ["fmt", "--check", SWIGLU], ["list", SWIGLU]):
+        done = subprocess.run([sys.executable, "-c", code, *arguments], cwd=ROOT, capture_output=True, check=False)
+        assert done.returncode == 0, arguments
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "text"),
+    [
+        ([], 2, "the following arguments are required: FILE"),
+        (["gone.coda"], 2, "cannot read gone.coda: no such file or directory"),
+        (["."], 2, "cannot read .: is a directory"),
+        (["swiglu"], 2, "did you mean `programs/swiglu.coda`?"),
+        (["chekc"], 2, "did you mean `check`? That is a command."),
+        (["check"], 2, "the following arguments are required: FILE"),
+        (["./check"], 2, "cannot read ./check"),
+        (["a\x01b.coda"], 2, "cannot read"),
+        (["fmt", "--check", "--diff", "x.coda"], 2, "not allowed with"),
+    ],
+)
+def test_wrong_calls_say_so_in_one_message(arguments: list[str], code: int, text: str) -> None:
+    done = coda_run(*arguments, cwd=ROOT)
+    error = done.stderr.decode()
+    assert done.returncode == code
+    assert done.stdout == b""
+    assert text in error
+    assert error.startswith("error: ")
+    assert "Traceback" not in error
+    assert "usage:" not in error
+
+
+def test_a_file_that_has_the_name_of_a_command(tmp_path: Path) -> None:
+    (tmp_path / "check").write_text("const A = 1\n", encoding="utf-8")
+    done = coda_run("./check", cwd=tmp_path)
+    assert done.returncode == 2
+    assert b"defines no kernel to run" in done.stderr
+
+
+def test_not_utf8_is_a_wrong_call(tmp_path: Path) -> None:
+    (tmp_path / "x.coda").write_bytes(b"kernel \xff")
+    for arguments in (["x.coda"], ["check", "x.coda"], ["fmt", "x.coda"]):
+        done = coda_run(*arguments, cwd=tmp_path)
+        assert done.returncode == 2
+        assert b"byte 0xff is not UTF-8" in done.stderr
+    assert coda_run("check", "-", input=b"\xff").returncode == 2
+
+
+def test_a_pipe_that_is_closed_early() -> None:
+    command = [sys.executable, "-m", "coda_lang.cli", "list", *map(str, sorted(PROGRAMS.glob("*.coda")) * 20)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.read(10)
+    process.stdout.close()
+    error = process.stderr.read()
+    process.stderr.close()
+    assert process.wait() == 141
+    assert error == b""
+
+
+def test_a_full_disk() -> None:
+    if not os.path.exists("/dev/full"):
+        pytest.skip("no /dev/full")
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "coda_lang.cli", "list", SWIGLU]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, cwd=ROOT, check=False)
+    assert done.returncode == 2
+    assert b"No space left" in done.stderr
+    assert b"Traceback" not in done.stderr
+
+
+def test_interruption() -> None:
+    command = [sys.executable, "-m", "coda_lang.cli", SWIGLU, "--dim", "M=8192,N=8192,K=8192"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT)
+    time.sleep(3)
+    process.send_signal(signal.SIGINT)
+    out, error = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert (out, error) == (b"", b"error: interrupted\n")
+
+
+def test_an_encoding_without_the_signs() -> None:
+    done = coda_run("list", SWIGLU, cwd=ROOT, PYTHONIOENCODING="ascii")
+    assert done.returncode == 0
+    assert b"y = g?" in done.stdout
+
+
+def _on_a_terminal(*arguments: str, **environment: str) -> tuple[int, str]:
+    """Exit code and what a terminal of 80 columns shows."""
+    leader, follower = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "coda_lang.cli", *arguments],
+        stdin=follower,
+        stdout=follower,
+        stderr=follower,
+        cwd=ROOT,
+        env={**os.environ, "TERM": "xterm", "NO_COLOR": "", **environment},
+    )
+    os.close(follower)
+    seen = b""
+    while True:
+        try:
+            part = os.read(leader, 4096)
+        except OSError:  # the last follower is closed
+            break
+        if not part:
+            break
+        seen += part
+    os.close(leader)
+    return process.wait(), seen.decode()
+
+
+def test_colours_on_a_terminal_only(tmp_path: Path) -> None:
+    path = tmp_path / "wrong.coda"
+    path.write_text(WRONG, encoding="utf-8")
+    code, seen = _on_a_terminal("check", str(path))
+    assert code == 1
+    assert "\x1b[1;31merror[E0101]\x1b[0m" in seen
+    assert "^^^^^^^\x1b[0m" in seen
+    assert "\x1b" not in _on_a_terminal("check", str(path), NO_COLOR="1")[1]
+    assert "\x1b" not in _on_a_terminal("check", str(path), TERM="dumb")[1]
+    assert b"\x1b" not in coda_run("check", str(path)).stderr
+
+
+def test_a_progress_bar_on_a_terminal_only() -> None:
+    arguments = [SWIGLU, "--dim", "M=4096,N=4096,K=4096"]
+    code, seen = _on_a_terminal(*arguments, OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
+    assert code == 0
+    assert "running swiglu ━" in seen
+    assert " s left" in seen
+    last = seen.rindex("left")
+    assert seen[last:].startswith("left\r\x1b[2K")  # cleared before the table
+    quick = _on_a_terminal(SWIGLU)[1]
+    assert "running" not in quick
+    assert coda_run(*arguments).stderr == b""
+
+
+def test_the_bar() -> None:
+    assert bar("x", 0, 10, 2.0) == f"x {'─' * 30}   0%  …"
+    assert bar("x", 5, 10, 2.0) == f"x {'━' * 15}{'─' * 15}  50%  2 s left"
+    assert bar("x", 1, 100, 3.0).endswith("1%  4 min 57 s left")
