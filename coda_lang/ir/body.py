@@ -84,7 +84,8 @@ class BodyChecker:
         self.contracted: Dim | None = None
         self._used_params: set[str] = set()
         self._stored: dict[str, Span] = {}
-        self._misnamed = False
+        self._misnamed = False  # a store names no output
+        self._misread: set[str] = set()  # inout inputs that are read
         self._loads: dict[str, Operand] = {}
         self._calls = 0
         self._nesting = 0
@@ -309,7 +310,7 @@ class BodyChecker:
         if param.inout:
             text = f"`{name}` is inout: it is written with `+<-` and not read"
             self.report.add("E0408", span, text, f"write `{name} +<- x`, or take it as a plain input")
-            self._stored.setdefault(name, span)
+            self._misread.add(name)
         elif self.grid is not None and not rules.aligned(self.report, self.grid, param, span, self.contracted):
             pass
         elif kinds:
@@ -869,7 +870,8 @@ class BodyChecker:
         inout = [p for p in self.signature.params if p.inout]
         written: list[Param | Output] = [*self.signature.outputs, *inout]
         for target in written:
-            if target.name not in self._stored and not self._misnamed:  # a misnamed store was meant for one of them
+            missing = target.name not in self._stored and target.name not in self._misread
+            if missing and not self._misnamed:  # a misnamed store was meant for one of them
                 how = "+<-" if isinstance(target, Param) else "<-"
                 text = f"`{target.name}` is never stored"
                 self.report.add("E0401", target.span, text, f"add `{target.name} {how} …` to the body")

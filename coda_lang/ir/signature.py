@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 
 from coda_lang.errors import Note, did_you_mean
@@ -96,6 +97,7 @@ class SignatureChecker:
         if not ok or not all(isinstance(f, (s.DimName, s.DimNumber)) for f in factors):
             text = f"an axis is split into two factors: `{axis.name} = H * D`"
             self.report.add("E0218", axis.span, text, "each factor is a name or a number")
+            self._unknown |= set(re.findall(r"\w+", axis.span.text))  # the factors, whichever they were meant to be
             return
         dims = []
         split_axes = {a.name for a in self.definition.axes if a.split is not None}

@@ -70,7 +70,8 @@ def parse(source: Source | str, path: str = "<string>") -> syntax.File:
                 break
             text = blanked
     if tree is not None:
-        diagnostics += [d for name in _names(tree) if (d := _bad_name(source, name)) is not None]
+        bad = {token: token for token in _names(tree) if token in KEYWORDS or len(token) > NAME_LIMIT}
+        diagnostics += [_bad_name(source, token) for token in bad.values()]
     if diagnostics or tree is None:
         raise CodaError(diagnostics)
     try:
@@ -96,25 +97,23 @@ def _too_large(source: Source) -> Diagnostic:
 
 
 def _names(tree: Tree[Token]) -> Iterator[Token]:
-    """The names in a tree, which may be deeper than Python recurs."""
-    pending = [tree]
+    """The names in a tree, from the last to the first. The tree may be deeper than Python recurs."""
+    pending: list[Tree[Token] | Token] = [tree]
     while pending:
-        for child in pending.pop().children:
-            if isinstance(child, Tree):
-                pending.append(child)
-            elif isinstance(child, Token) and child.type == "NAME":
-                yield child
+        node = pending.pop()
+        if isinstance(node, Tree):
+            pending += [child for child in node.children if child is not None]
+        elif node.type == "NAME":
+            yield node
 
 
-def _bad_name(source: Source, token: Token) -> Diagnostic | None:
+def _bad_name(source: Source, token: Token) -> Diagnostic:
     start = token.start_pos or 0
     span = Span(source, start, start + len(token))
     if len(token) > NAME_LIMIT:
         text = f"a name of {len(token)} characters"
         return Diagnostic("E0010", span, text, f"names have at most {NAME_LIMIT} characters")
-    if token in KEYWORDS:
-        return Diagnostic("E0008", span, f"`{token}` is a keyword and cannot be used as a name", "choose another name")
-    return None
+    return Diagnostic("E0008", span, f"`{token}` is a keyword and cannot be used as a name", "choose another name")
 
 
 def _without_mistake(text: str, at: int) -> str:
