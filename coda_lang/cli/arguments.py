@@ -14,11 +14,12 @@ BACKENDS = ("auto", "interp", "cuda")
 
 RUN_EXAMPLES = """\
 commands:
-  coda-run check FILE…              say what is wrong with programs, without running them
-  coda-run fmt [--check|--diff] FILE…   print programs in their canonical form, in place
-  coda-run ir FILE [KERNEL]         show the typed form that the backends work on
-  coda-run list [FILE…]             what files offer: signatures and their first line of documentation
-  coda-run explain [E0123]          what an error code means, with a wrong and a right program
+  coda-run check FILE…                  say what is wrong with programs, without running them
+  coda-run fmt [--check|--diff] FILE…   bring programs into their canonical form, in place
+  coda-run ir FILE [KERNEL]             show the typed form that the backends work on
+  coda-run list [FILE…]                 what files offer: signatures and first lines of documentation
+  coda-run explain [CODE]               what an error code means, with a wrong and a right program
+  `coda-run COMMAND --help` shows the options of each.
 
 examples:
   coda-run programs/rmsnorm_swiglu.coda
@@ -59,7 +60,7 @@ def _parser(prog: str, description: str, examples: str, usage: str | None = None
 
 
 def run_parser() -> argparse.ArgumentParser:
-    usage = "coda-run FILE [KERNEL] [options]\n       coda-run check|fmt|ir|list|explain …"
+    usage = "coda-run FILE [KERNEL] [options]\n       coda-run COMMAND …"
     parser = _parser("coda-run", "Run a kernel of a .coda file and show what comes out.", RUN_EXAMPLES, usage)
     parser.add_argument("file", metavar="FILE", help="the program")
     parser.add_argument(

@@ -65,7 +65,7 @@ def _unreadable(path: str, error: OSError | ValueError) -> ArgumentError:
 
 def own_kernels(module: Module) -> list[Kernel]:
     """The kernels that a file defines itself, in its order."""
-    return [k for k in module.kernels.values() if k.span.source.path == module.path]
+    return [k for k in module.kernels.values() if Path(k.span.source.path) == Path(module.path)]
 
 
 def choose(module: Module, name: str | None) -> Kernel:

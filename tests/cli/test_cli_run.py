@@ -72,6 +72,7 @@ def test_main_kernel_and_others(capsys: Out, good: str) -> None:
     assert _json(capsys, str(PROGRAMS / "linear_act.coda"))["kernel"] == "linear_relu"  # none has the file's name
     imported = _json(capsys, str(PROGRAMS / "residual_rms.coda"), "rstd_from_squares")
     assert imported["kernel"] == "rstd_from_squares"
+    assert _json(capsys, f"{PROGRAMS}/./rope.coda")["kernel"] == "rope"
     assert "it has good, total" in _fails(capsys, good, "gone")
     assert "did you mean `total`?" in _fails(capsys, good, "totl")
     assert "defines no kernel" in _fails(capsys, str(PROGRAMS / "act.coda"))
