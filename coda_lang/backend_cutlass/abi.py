@@ -110,6 +110,7 @@ class Emitted:
     tile: tuple[int, int] | None  # the accumulator's tile, rows × columns: fixes tiles(X); None in a reduce
     lines: dict[int, int]  # 1-based line of `source` -> offset in the .coda text of what it comes from
     direct: frozenset[str] = frozenset()  # tensors moved without TMA: no alignment is assumed of them
+    segments: tuple[tuple[Dim, int, int], ...] = ()  # (extent, k, tile): a multiple of k that divides tile; see `misfit`
 
 
 def grid(emitted: Emitted, length: Callable[[Dim], int], multiprocessors: int) -> tuple[int, int, int]:
@@ -120,6 +121,16 @@ def grid(emitted: Emitted, length: Callable[[Dim], int], multiprocessors: int) -
     m, n = emitted.cluster
     tiles = -(-length(rows) // (tile_m * m)) * -(-length(cols) // (tile_n * n))
     return min(tiles, max(1, multiprocessors // (m * n))) * m, n, 1
+
+
+def misfit(emitted: Emitted, length: Callable[[Dim], int]) -> str | None:
+    """Why a call's extents do not suit the kernel's tile, as a sentence; None if they do."""
+    for dim, step, tile in emitted.segments:
+        extent = length(dim)
+        if extent and (extent % step or tile % extent):
+            legal = ", ".join(str(d) for d in range(step, tile + 1, step) if tile % d == 0)
+            return f"{dim} = {extent} is not one of {legal}: segments of a tile of {tile} columns"
+    return None
 
 
 def output_key(params: Collection[str], name: str) -> str:

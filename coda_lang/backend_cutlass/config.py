@@ -116,7 +116,7 @@ def epilogue_bytes(config: Config, need: Footprint) -> int:
 def shared_bytes(config: Config, need: Footprint) -> int:
     """Dynamic shared memory of a kernel: barriers, the epilogue's buffers and the mainloop's stages."""
     mainloop = config.stages * (config.tile_m + config.tile_n) * 128
-    return 1024 + -(-epilogue_bytes(config, need) // 1024) * 1024 + mainloop
+    return 1024 + max(1, -(-epilogue_bytes(config, need) // 1024)) * 1024 + mainloop
 
 
 def rejection(config: Config, need: Footprint = Footprint()) -> str | None:

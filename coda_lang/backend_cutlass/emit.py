@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from fractions import Fraction
 
 from coda_lang.backend_cutlass.abi import (
     CType,
@@ -24,9 +23,12 @@ from coda_lang.backend_cutlass.abi import (
     layout,
     output_key,
 )
-from coda_lang.backend_cutlass.config import Config, Footprint, default, rejection, shared_bytes
+from coda_lang.backend_cutlass.config import Config, Footprint, default, epilogue_bytes, rejection, shared_bytes
 from coda_lang.backend_cutlass.cuda_ops import STORAGE
 from coda_lang.backend_cutlass.functor import Functor, Member, Table, Text, count, note
+from coda_lang.backend_cutlass.naming import identifier
+from coda_lang.backend_cutlass.emit_reduce import emit_reduce
+from coda_lang.backend_cutlass.parameters import block_text
 from coda_lang.backend_cutlass.shapes import Form, form_of, forms, grid_of
 from coda_lang.errors import BackendError
 from coda_lang.ir.program import Kernel, Output, Param, Store
@@ -34,6 +36,7 @@ from coda_lang.ir.types import BF16, F16, F32, Dim, DType
 from coda_lang.source import NOWHERE, Span
 
 TAP = "acc"  # the name under which the accumulator is stored, if asked for
+ACCUMULATOR = "accumulator"
 MAP_TILE = (64, 128)
 
 _STATES = {
@@ -92,15 +95,15 @@ def emit(
         BackendError: the backend cannot do this: f8 operands, or a configuration that does not fit.
     """
     if kernel.kind == "reduce":
-        from coda_lang.backend_cutlass.emit_reduce import emit_reduce
-
         return emit_reduce(kernel, dtypes)
     return _Emitter(kernel, dtypes, config, direct, tap).emit()
 
 
-def footprint(kernel: Kernel, dtypes: Mapping[str, DType], direct: frozenset[str] = frozenset()) -> Footprint:
+def footprint(
+    kernel: Kernel, dtypes: Mapping[str, DType], direct: frozenset[str] = frozenset(), tap: bool = False
+) -> Footprint:
     """What the kernel's epilogue needs of shared memory, whatever the configuration."""
-    return _Emitter(kernel, dtypes, None, direct, False).need
+    return _Emitter(kernel, dtypes, None, direct, tap).need
 
 
 class _Emitter:
@@ -181,14 +184,14 @@ class _Emitter:
     # -- nodes -------------------------------------------------------------------------------------------------------
 
     def _field(self, key: str) -> str:
-        return key.replace("'", "_out")
+        return identifier(key)
 
     def _pointer(self, key: str, dtype: DType, const: bool) -> str:
-        name = self.block.add(self._field(key), "void*", Pointer(key))
+        name = self.block.add(f"arg_{self._field(key)}", "void*", Pointer(key))
         return f"static_cast<{STORAGE[dtype.name]}{' const' if const else ''}*>({name})"
 
     def _stride(self, key: str, dimension: int) -> str:
-        return self.block.add(f"{self._field(key)}_stride{dimension}", "int64_t", Stride(key, dimension))
+        return self.block.add(f"arg_{self._field(key)}_stride{dimension}", "int64_t", Stride(key, dimension))
 
     def _period(self, form: Form) -> str:
         if form.columns == "kWhole":
@@ -205,14 +208,15 @@ class _Emitter:
         box = min(row, 128)
         swizzle = box if box >= 32 else 0
         return "&" + self.block.add(
-            f"{self._field(key)}_{rows}", "TensorMap", TensorMap(key, (box * 8 // dtype.bits, rows), swizzle)
+            f"map_{self._field(key)}_{rows}", "TensorMap", TensorMap(key, (box * 8 // dtype.bits, rows), swizzle)
         )
 
     @property
     def _sub(self) -> int:
         return self.config.epilogue_n if self.kernel.product is not None else 64
 
-    def _load_node(self, name: str, key: str, param: Param, span: Span) -> Node:
+    def _load_node(self, key: str, param: Param, span: Span) -> Node:
+        name = f"Load_{self._field(key)}"
         dtype, form = self._dtype(param), form_of(self.grid, param.dims)
         t, w, columns = STORAGE[dtype.name], form.width, f"coda::Columns::{form.columns}"
         fragment = f"coda::Values<coda::Wide<{t}>, {count(form)}>"
@@ -329,13 +333,13 @@ class _Emitter:
         inputs: dict[int, str] = {}
         loads: list[Node] = []
         for i, param in self._loads():
-            inputs[i] = param.name
-            loads.append(self._load_node(f"Load_{param.name}", param.name, param, kernel.values[i].span))
+            inputs[i] = "in_" + identifier(param.name)
+            loads.append(self._load_node(param.name, param, kernel.values[i].span))
         accumulator = next((i for i, v in enumerate(kernel.values) if v.op == "acc"), None)
         if product is not None and (accumulator is not None or self.tap):
             loads.append(Node("Accumulator", "coda::Accumulator<Shape>", "{}", product.span, "cutlass::Array<float, Shape::kSub / 2>"))
             if accumulator is not None:
-                inputs[accumulator] = TAP
+                inputs[accumulator] = ACCUMULATOR
         stores = []
         functor = self._functor(inputs)
         for store, target, key in self._written():
@@ -345,8 +349,8 @@ class _Emitter:
             if store.accumulate and kernel.values[store.value].op not in ("pick", "segment_sum"):
                 assert isinstance(target, Param)
                 old = -1 - len(functor.olds)
-                functor.olds[old] = (f"{target.name}", form_of(self.grid, target.dims))
-                loads.append(self._load_node(f"Load_{target.name}", target.name, target, store.span))
+                functor.olds[old] = ("in_" + identifier(target.name), form_of(self.grid, target.dims))
+                loads.append(self._load_node(target.name, target, store.span))
             stores.append(self._store_node(store, target, key, old))
         stores += self._reduction_nodes()
         if self.tap and product is not None:
@@ -365,7 +369,7 @@ class _Emitter:
             box = (64, 64 // shares) if major else (64, tile // shares)
             side = "operand_a" if name == product.a and "operand_a" not in self.block.fields else "operand_b"
             self.block.add(side, "TensorMap", TensorMap(name, box, 128))
-        self.block.add("k", "int32_t", Extent(product.contracted))
+        self.block.add("extent_k", "int32_t", Extent(product.contracted))
 
     def _tap_node(self, accumulator: int | None) -> Node:
         assert accumulator is not None, "the accumulator is kept by every pass"
@@ -382,8 +386,9 @@ class _Emitter:
                 param = self.kernel.param(str(value.attr))
                 dtype = self._dtype(param)
                 ctype: CType = {"float": "float", "bool": "int32_t"}.get(dtype.kind, "int64_t")  # type: ignore[assignment]
-                self.block.add(param.name, ctype, Scalar(param.name, dtype))
-                scalars[param.name] = param.name
+                name = "arg_" + identifier(param.name)
+                self.block.add(name, ctype, Scalar(param.name, dtype))
+                scalars[param.name] = name
             elif value.op == "axis":
                 assert isinstance(value.attr, Dim)
                 lengths[value.attr] = _length_field(value.attr)
@@ -395,7 +400,7 @@ class _Emitter:
     def _table(self, name: str, tables: dict[str, Table]) -> None:
         param = self.kernel.param(name)
         self._pointer(name, self._dtype(param), True)
-        self.block.add(f"{name}_rows", "int32_t", Extent(param.dims[0]))
+        self.block.add(f"arg_{self._field(name)}_rows", "int32_t", Extent(param.dims[0]))
         form = Form()
         for i in range(len(param.dims)):
             self._stride(name, i)
@@ -408,14 +413,14 @@ class _Emitter:
     def _unit(self, functor: Functor, loads: list[Node], stores: list[Node]) -> Emitted:
         kernel, config = self.kernel, self.config
         assert kernel.rows is not None and kernel.cols is not None
-        self.block.add("m", "int32_t", Extent(kernel.rows))
-        self.block.add("n", "int32_t", Extent(kernel.cols))
+        self.block.add("extent_m", "int32_t", Extent(kernel.rows))
+        self.block.add("extent_n", "int32_t", Extent(kernel.cols))
         body = functor.write(list(self.members.values()))
         fields, size = layout(self.block.layout())
-        entry = f"{'cutlass_' if kernel.product else ''}coda_{kernel.name}"
+        entry = f"{'cutlass_' if kernel.product else ''}coda_{identifier(kernel.name)}"
         text = Text()
         self._head(text)
-        self._block_text(text, fields, size)
+        block_text(text, fields, size)
         self._compute_text(text, body, loads)
         self._tree_text(text, loads, stores)
         self._kernel_text(text, entry)
@@ -434,14 +439,20 @@ class _Emitter:
             tile=tile,
             lines=lines,
             direct=self.direct,
+            segments=self._segments(),
         )
+
+    def _segments(self) -> tuple[tuple[Dim, int, int], ...]:
+        """The heads that `segment_sum` must not find cut by a tile."""
+        if self.grid.split is None or all(v.op != "segment_sum" for v in self.kernel.values):
+            return ()
+        tile = self.config.tile_n if self.kernel.product else MAP_TILE[1]
+        return ((self.grid.split.inner, 8, tile),)
 
     def _map_config(self) -> Config:
         return Config(*MAP_TILE, 1, 1, "pingpong", 2, store_stages=2)
 
     def _map_shared(self) -> int:
-        from coda_lang.backend_cutlass.config import epilogue_bytes
-
         return -(-epilogue_bytes(self._map_config(), self.need) // 1024) * 1024
 
     def _head(self, text: Text) -> None:
@@ -474,9 +485,6 @@ class _Emitter:
         text.add("constexpr int kBlocks = coda::kBlocks<Shape>;")
         text.add("")
 
-    def _block_text(self, text: Text, fields: tuple[object, ...], size: int) -> None:
-        block_text(text, fields, size)
-
     def _compute_text(self, text: Text, body: Text, loads: list[Node]) -> None:
         text.add("// All maps of the body.", self.kernel.span)
         text.add("struct Compute : coda::Callbacks {")
@@ -489,7 +497,7 @@ class _Emitter:
         text.add("  Block const& block;")
         text.add("  coda::Tile tile;")
         text.add("  CUTLASS_DEVICE Compute(Params const& p, coda::None*, coda::Tile const& t) : block(*p.source), tile(t) {}")
-        names = [TAP if n.name == "Accumulator" else n.name.removeprefix("Load_") for n in loads]
+        names = [ACCUMULATOR if n.name == "Accumulator" else "in_" + n.name.removeprefix("Load_") for n in loads]
         arguments = "".join(f",\n      {n.fragment} const& {name}" for n, name in zip(loads, names, strict=True))
         text.add("  template <class Fragment>")
         text.add(
@@ -520,7 +528,7 @@ class _Emitter:
         c, product = self.config, self.kernel.product
         if product is None:
             text.add(f'extern "C" __global__ void __launch_bounds__(128) {entry}(const __grid_constant__ Block block) {{')
-            text.add("  coda::run_map<Shape, Tree>(block.m, block.n, tree_params(block));")
+            text.add("  coda::run_map<Shape, Tree>(block.extent_m, block.extent_n, tree_params(block));")
             text.add("}")
             return
         major = ["MN" if m else "K" for m in (product.a_transposed, not product.b_transposed)]
@@ -531,28 +539,13 @@ class _Emitter:
         cluster = f"__cluster_dims__({c.cluster_m}, {c.cluster_n}, 1) " if c.cluster_m * c.cluster_n > 1 else ""
         text.add(f'extern "C" __global__ void {cluster}__launch_bounds__({c.threads}, 1)')
         text.add(f"{entry}(const __grid_constant__ Block block) {{")
-        text.add("  coda::run<Kernel>(block.m, block.n, block.k, &block.operand_a, {tree_params(block)});")
+        text.add("  coda::run<Kernel>(block.extent_m, block.extent_n, block.extent_k, &block.operand_a, {tree_params(block)});")
         text.add("}")
-
-
-def block_text(text: Text, fields: tuple[object, ...], size: int) -> None:
-    """The parameter block as a C struct, its layout held to what the host writes."""
-    from coda_lang.backend_cutlass.abi import Field
-
-    text.add("struct alignas(64) Block {")
-    for f in fields:
-        assert isinstance(f, Field)
-        ctype = {"TensorMap": "coda::TensorMap"}.get(f.ctype, f.ctype)
-        text.add(f"  {ctype} {f.name};")
-    text.add("};")
-    checks = [f"CODA_OFFSET(Block, {f.name}) == {f.offset}" for f in fields if isinstance(f, Field)]
-    text.add(f"static_assert(sizeof(Block) == {size} && " + "\n    && ".join(checks) + ");")
-    text.add("")
 
 
 def _length_field(dim: Dim) -> str:
     scale = "" if dim.coef == 1 else f"_{dim.coef.numerator}_{dim.coef.denominator}"
-    return f"length_{dim.axis}{scale}" if dim.coef != Fraction(0) else "length_0"
+    return f"length_{identifier(str(dim.axis))}{scale}"
 
 
 def _bool(x: bool) -> str:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from coda_lang.backend_cutlass import cuda_ops
 from coda_lang.backend_cutlass.cuda_ops import STORAGE, WIDE
+from coda_lang.backend_cutlass.naming import identifier
 from coda_lang.backend_cutlass.shapes import Form
 from coda_lang.ir.program import Kernel
 from coda_lang.ir.types import Dim, DType
@@ -151,6 +152,7 @@ class Functor:
             inner = table.form.columns == "kInner"
             at = f"column{table.form.width} + {c}" if walk is None else f"{walk}.{'column' if inner else 'head'}_of({c})"
         row = self.element(value.args[0], 0, 0)
+        name = "arg_" + identifier(name)
         stride = f"block.{name}_stride1" if table.columns == 2 else "0"
         data = f"static_cast<{STORAGE[table.dtype.name]} const*>(block.{name})"
         guard = ""

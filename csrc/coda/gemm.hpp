@@ -30,8 +30,13 @@ using Gemm = cutlass::gemm::kernel::GemmUniversal<
 template <class Kernel>
 CUTLASS_DEVICE void run(int m, int n, int k, TensorMap const* maps, typename Kernel::CollectiveEpilogue::Params const& epilogue) {
   extern __shared__ char smem[];
-  const typename Kernel::Params params{
-      {}, cute::make_shape(m, n, k, 1), {maps, maps + 1, maps}, epilogue, {}, {m, n}, nullptr};
+  typename Kernel::Params params{};
+  params.problem_shape = cute::make_shape(m, n, k, 1);
+  params.mainloop.a = maps;
+  params.mainloop.b = maps + 1;
+  params.mainloop.maps = maps;
+  params.epilogue = epilogue;
+  params.scheduler = {m, n};
   Kernel kernel;
   kernel(params, smem);
 }

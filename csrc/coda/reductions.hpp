@@ -183,30 +183,8 @@ struct ColumnReduceCallbacks : Callbacks {
       const float rows[2] = {x[i / W * 2 * W + i % W], x[(i / W * 2 + 1) * W + i % W]};
       state[i].absorb(rows, inside);
     }
-    // Eight lanes share these columns. Each step gives half of them away and takes in the partner's other half.
     int from = 0;
-    int live = kOwn;
-    CUTLASS_PRAGMA_UNROLL
-    for (int mask = 16; mask >= 4; mask /= 2) {
-      const bool upper = tile.lane & mask;
-      if (live > 1) {
-        live /= 2;
-        CUTLASS_PRAGMA_UNROLL
-        for (int i = 0; i < live; ++i) {
-          State keep = state[i], give = state[i + live];
-          if (upper) { const State t = keep; keep = give; give = t; }
-          const State other = exchange(give, mask);
-          // The lower lane's rows come first, on both sides.
-          if (upper) { state[i] = other; state[i].merge(keep); }
-          else { state[i] = keep; state[i].merge(other); }
-        }
-        if (upper) from += live;
-      } else {
-        const State other = exchange(state[0], mask);
-        if (upper) { State t = other; t.merge(state[0]); state[0] = t; }
-        else state[0].merge(other);
-      }
-    }
+    share<kOwn, 16>(state, from);
     CUTLASS_PRAGMA_UNROLL
     for (int i = 0; i < kLeft; ++i) {
       const int own = from + i, column = epi_n * (Config::kSub / 2 * W) + own / W * 4 * W + tile.quad() * W + own % W;
@@ -215,6 +193,22 @@ struct ColumnReduceCallbacks : Callbacks {
       else at.merge(state[i]);  // the next 64 rows of the same warp
     }
     return 0;
+  }
+  // Eight lanes share these columns. Each step gives half of them away and takes in the partner's other half; the lower
+  // lane's rows come first on both sides.
+  template <int kLive, int kMask> CUTLASS_DEVICE void share(State (&state)[kOwn], int& from) const {
+    const bool upper = tile.lane & kMask;
+    constexpr int kHalf = kLive > 1 ? kLive / 2 : 1;
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < kHalf; ++i) {
+      State low = state[i], high = state[kLive > 1 ? i + kHalf : i];
+      const State other = exchange(upper ? low : high, kMask);
+      State mine = upper ? high : low;
+      if (upper) { state[i] = other; state[i].merge(mine); }
+      else { state[i] = mine; state[i].merge(other); }
+    }
+    if (kLive > 1 && upper) from += kHalf;
+    if constexpr (kMask > 4) share<kHalf, kMask / 2>(state, from);
   }
   CUTLASS_DEVICE void end() {
     constexpr int kThreads = 128 * Config::kWarpgroups;

@@ -86,6 +86,10 @@ struct Scheduler<Scheduling<kTileM, kTileN, kClusterM, kClusterN, kSwizzle, kAlo
 
 }  // namespace coda
 
+namespace cutlass::gemm {
+struct StreamKScheduler {};  // a tag that CUTLASS's pingpong kernel refuses by name
+}
+
 namespace cutlass::gemm::kernel::detail {
 // CUTLASS's kernels look their scheduler up by a tag.
 template <class Tag, class Arch, class Tile, class Cluster, uint32_t kStages = 2, class Shape = void>

@@ -134,7 +134,8 @@ struct DirectTileCallbacks : Callbacks {
         Run<T, W> run = {};
         if (r < tile.m && n + W <= end) run = *reinterpret_cast<Run<T, W> const*>(at + n);
         else if (r < tile.m) {
-          for (int c = 0; n + c < end; ++c) run.v[c] = at[n + c];
+          CUTLASS_PRAGMA_UNROLL
+          for (int c = 0; c < W - 1; ++c) if (n + c < end) run.v[c] = at[n + c];
         }
         CUTLASS_PRAGMA_UNROLL
         for (int c = 0; c < W; ++c) value[i * W + c] = Format<T>::widen(run.v[c]);
@@ -249,7 +250,10 @@ struct DirectStoreCallbacks : Callbacks {
         CUTLASS_PRAGMA_UNROLL
         for (int c = 0; c < W; ++c) run.v[c] = Format<T>::narrow(x[i * W + c]);
         if (n + W <= end) *reinterpret_cast<Run<T, W>*>(at + n) = run;
-        else for (int c = 0; n + c < end; ++c) at[n + c] = run.v[c];
+        else {
+          CUTLASS_PRAGMA_UNROLL
+          for (int c = 0; c < W - 1; ++c) if (n + c < end) at[n + c] = run.v[c];
+        }
       } else {
         CUTLASS_PRAGMA_UNROLL
         for (int c = 0; c < W; ++c) {
