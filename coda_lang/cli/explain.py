@@ -7,14 +7,11 @@ import textwrap
 
 from coda_lang.cli.arguments import UsageError
 from coda_lang.cli.terminal import paint
+from coda_lang.codes import CODES
 from coda_lang.errors import did_you_mean
 
 
 def run(options: argparse.Namespace) -> int:
-    try:
-        from coda_lang.codes import CODES
-    except ImportError:
-        raise UsageError("this installation has no list of error codes") from None
     if options.code is None:
         for name, code in sorted(CODES.items()):
             print(f"{paint(name, 'bold')}  {code.title}")

@@ -294,11 +294,14 @@ class _Formatter:
 
 def _is_line(d: s.Definition) -> bool:
     """A definition that is one line: it may stand right below another of its kind."""
-    return isinstance(d, s.Import) or (d.doc is None and not (isinstance(d, (s.KernelDef,)) or _is_long(d)))
-
-
-def _is_long(d: s.Definition) -> bool:
-    return isinstance(d, s.Function) and not d.short
+    match d:
+        case s.Import():
+            return True
+        case s.Const():
+            return d.doc is None
+        case s.Function():
+            return d.doc is None and d.short
+    return False
 
 
 def _render(lines: list[_Line]) -> str:

@@ -100,10 +100,20 @@ def test_a_full_disk() -> None:
     assert b"Traceback" not in done.stderr
 
 
+def _wait_for_memory(pid: int, size: int) -> None:
+    page = os.sysconf("SC_PAGE_SIZE")
+    for _ in range(1200):
+        if int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * page > size:
+            return
+        time.sleep(0.05)
+    raise AssertionError("the process does nothing")
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="needs Linux")
 def test_interruption() -> None:
     command = [sys.executable, "-m", "coda_lang.cli", SWIGLU, "--dim", "M=8192,N=8192,K=8192"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT)
-    time.sleep(3)
+    _wait_for_memory(process.pid, 300 << 20)  # it is drawing the inputs
     process.send_signal(signal.SIGINT)
     out, error = process.communicate(timeout=60)
     assert process.returncode == 130
