@@ -61,7 +61,7 @@ class Plan:
         self._emitted = launchable.emitted
         self._addresses = template.addresses
         self._grid = template.grid
-        self._empty = 0 in template.grid
+        self.empty = 0 in template.grid  # nothing to launch
         self._loaded = loaded
         self._context = loaded.device.context
         self._library = arrays.library(arrays.cuda_library(views.values()))
@@ -79,7 +79,7 @@ class Plan:
         Raises:
             BackendError: the driver refused.
         """
-        if self._empty:
+        if self.empty:
             return
         cuda, ordinal = self._cuda, self._loaded.device.ordinal
         stream = self._library.stream(ordinal)

@@ -252,7 +252,9 @@ class Analysis:
         right = (b.value.T, b.error.T) if p.b_transposed else (b.value, b.error)
         sizes = (np.abs(left[0]) + left[1]) @ (np.abs(right[0]) + right[1])
         carried = left[1] @ np.abs(right[0]) + np.abs(left[0]) @ right[1] + left[1] @ right[1]
-        return Approx(left[0] @ right[0], carried + gamma(left[0].shape[1]) * sizes)
+        # Tensor cores cut the products' sum where the interpreter rounds: twice the unit.
+        terms = left[0].shape[1] * (2 if self.gpu else 1)
+        return Approx(left[0] @ right[0], carried + gamma(terms) * sizes)
 
     def _add(self, v: Value, x: Approx, y: Approx) -> Approx:
         return _arithmetic(x.value + y.value, x.error + y.error)

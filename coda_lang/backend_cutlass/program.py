@@ -1,0 +1,284 @@
+"""Programs on the GPU: from a checked call to a compiled kernel, its outputs and its launch."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from coda_lang import arrays
+from coda_lang.arrays import ITEM_BYTES, ArrayView
+from coda_lang.backend_cutlass import tensormap
+from coda_lang.backend_cutlass.abi import ARCHITECTURE, TMA_ALIGNMENT, Emitted, output_key
+from coda_lang.backend_cutlass.build import Cubin, compile_kernel
+from coda_lang.backend_cutlass.config import Config, default
+from coda_lang.backend_cutlass.emit import TAP, emit, footprint
+from coda_lang.backend_cutlass.launch import Launchable, Plan, refuse_capture
+from coda_lang.backend_cutlass.report import Report
+from coda_lang.call import Call, Caller, aliased
+from coda_lang.errors import ArgumentError, did_you_mean
+from coda_lang.interp import DEFAULT_TILE, interpret
+from coda_lang.ir.program import Kernel
+from coda_lang.ir.types import DTYPES, Dim, DType
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A kernel as it is compiled: its CUDA, the cubin, what the compiler reported, and the schedule it was made for."""
+
+    source: str
+    cubin: bytes
+    report: Report
+    config: Config | None
+    emitted: Emitted = field(repr=False)
+
+
+@dataclass(frozen=True)
+class _Built:
+    emitted: Emitted
+    launchable: Launchable
+    report: Report
+
+
+class Planned:
+    """A prepared call. Calling it launches; ``outputs`` maps names to the arrays that each run writes."""
+
+    def __init__(self, plan: Plan, outputs: dict[str, Any], config: Config | None) -> None:
+        self._plan = plan
+        self.outputs = outputs
+        self.config = config
+        self.bind = plan.bind
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What makes each run slower than need be."""
+        return self._plan.notes
+
+    def __call__(self) -> dict[str, Any]:
+        self._plan()
+        return self.outputs
+
+
+class GpuProgram:
+    """One program's compiled forms: by inputs passed, outputs asked for, element types, schedule and alignment."""
+
+    def __init__(self, caller: Caller) -> None:
+        self._caller = caller
+        self._built: dict[tuple[Any, ...], _Built] = {}
+        self._configs: dict[tuple[Any, ...], Config | None] = {}
+
+    @property
+    def name(self) -> str:
+        return self._caller.ir.name
+
+    # -- calls --
+
+    def run(self, call: Call, config: Any = None) -> dict[str, Any]:
+        """Compute the call's outputs on its device and the current stream of its arrays' library."""
+        return self.plan(call, config)()
+
+    def plan(self, call: Call, config: Any = None, *, tap: Any = None) -> Planned:
+        """Compile if need be, allocate outputs and fill the parameter block.
+
+        `tap` is an f32 array [rows, cols] that the kernel stores its accumulator to.
+        """
+        assert call.device is not None
+        aliased(call)
+        chosen = self.config(call, config, tap is not None)
+        built = self._build(call, chosen, tap is not None)
+        tile = built.emitted.tile
+        call.check_out(tile)
+        outputs = self._outputs(call, tile)
+        names = frozenset(p.name for p in call.kernel.params)
+        keys = {o.name: output_key(names, o.name) for o in call.kernel.outputs}
+        tensors: dict[str, Any] = dict(call.tensors)
+        tensors |= {keys[n]: x for n, x in outputs.items()}
+        written = set(keys.values())
+        if tap is not None:
+            tensors[TAP] = tap
+            written.add(TAP)
+        inout = {p.name for p in call.kernel.params if p.inout}
+
+        def length(dim: Dim) -> int:
+            return call.binding.length(dim, tile)
+
+        plan = built.launchable.plan(tensors, call.scalars, length, written, inout)
+        results = {n: call.tensors[n].owner if n in inout else outputs[n] for n in call.order}
+        if plan.empty and any(np.prod(np.shape(x)) for x in outputs.values()):
+            self._fill_by_interpreter(call, outputs, tile)
+        return Planned(plan, results, chosen)
+
+    def tile(self, call: Call, config: Any = None) -> tuple[int, int]:
+        """The tile that such a call would run with; it fixes the extent of partials."""
+        if call.kernel.kind == "reduce":
+            return DEFAULT_TILE
+        return self.emit(call, self.config(call, config)).tile or DEFAULT_TILE
+
+    def emit(self, call: Call, config: Config | None, tap: bool = False) -> Emitted:
+        """The CUDA that such a call needs. The arrays may lie anywhere: only their layout matters."""
+        return emit(call.kernel, call.binding.dtypes, config, direct=_direct(call), tap=tap)
+
+    def config(self, call: Call, config: Any = None, tap: bool = False) -> Config | None:
+        """The schedule of a call: the one given (a `Config` or its text), or the default for its shape."""
+        if call.kernel.product is None:
+            if config is not None:
+                raise ArgumentError(f"{self.name}: a {call.kernel.kind} has no schedule to choose")
+            return None
+        if config is not None:
+            return Config.parse(config) if isinstance(config, str) else config
+        assert call.kernel.rows is not None
+        assert call.kernel.cols is not None
+        shape = (call.binding.length(call.kernel.rows), call.binding.length(call.kernel.cols))
+        direct = _direct(call)
+        key = (id(call.kernel), _types(call.binding.dtypes), direct, shape, tap)
+        if key not in self._configs:
+            need = footprint(call.kernel, call.binding.dtypes, direct, tap)
+            self._configs[key] = default(need, *shape)
+        return self._configs[key]
+
+    def _build(self, call: Call, config: Config | None, tap: bool) -> _Built:
+        key = (id(call.kernel), _types(call.binding.dtypes), config, _direct(call), tap)
+        found = self._built.get(key)
+        if found is None:
+            assert call.device is not None
+            refuse_capture(arrays.current_stream(call.tensors.values(), call.device))
+            start = time.perf_counter()
+            emitted = self.emit(call, config, tap)
+            cubin = self._compile(emitted, ARCHITECTURE, start)
+            found = self._built[key] = _Built(emitted, Launchable(cubin, emitted), cubin.report)
+        return found
+
+    def _compile(self, emitted: Emitted, arch: str, start: float) -> Cubin:
+        emit_seconds = time.perf_counter() - start
+        origin = self._caller.ir.span.source
+        cubin = compile_kernel(emitted, arch, origin=origin, progress=_progress)
+        return replace(cubin, report=replace(cubin.report, emit_seconds=emit_seconds))
+
+    def _outputs(self, call: Call, tile: tuple[int, int] | None) -> dict[str, Any]:
+        """The caller's arrays, or new ones of the library that the arguments come from."""
+        assert call.device is not None
+        library = arrays.library(arrays.cuda_library(call.tensors.values()))
+        made = {}
+        for o in call.kernel.outputs:
+            if o.name in call.out:
+                made[o.name] = call.out[o.name].owner
+            else:
+                shape, dtype = call.binding.shape(o, tile), call.binding.dtype(o).name
+                made[o.name] = library.empty(shape, dtype, call.device)
+        return made
+
+    def _fill_by_interpreter(self, call: Call, outputs: Mapping[str, Any], tile: tuple[int, int] | None) -> None:
+        """Outputs that do not vary along an empty axis have values although no tile computes them."""
+        host = {n: arrays.to_numpy(v, n) for n, v in call.tensors.items()}
+        host |= {n: np.asarray(x) for n, x in call.scalars.items()}
+        results = {n: arrays.to_numpy(x, n) for n, x in outputs.items()}
+        interpret(call.kernel, call.binding, host, results, tile=tile or DEFAULT_TILE)
+        for n, x in results.items():
+            view = arrays.view(outputs[n], n)
+            if x.size and view.device is not None:
+                source: Any = arrays.to_torch(x) if view.library == "torch" else arrays.to_device(x, view.device, n)
+                arrays.library(view.library).copy(outputs[n], source, view.device)
+
+    # -- compiling without a call --
+
+    def compile(
+        self,
+        arch: str = ARCHITECTURE,
+        *,
+        dtypes: Mapping[str, str] | None = None,
+        inputs: Iterable[str] = (),
+        outputs: Collection[str] | None = None,
+        config: Config | str | None = None,
+        tap: bool = False,
+    ) -> Compiled:
+        """Compile one form of the program for an architecture. Needs no GPU.
+
+        Args:
+            dtypes: element types by dtype parameter, ``{"T": "f16"}``; by default the first choice of each.
+            inputs: the optional inputs that calls will pass.
+            outputs: the outputs that calls will ask for; by default all but the optional ones.
+            config: a schedule, or its text; by default the one for large problems.
+            tap: add an f32 store of the accumulator.
+
+        Raises:
+            ArgumentError: an unknown name or element type, or a schedule that does not fit.
+            BackendError: the toolchain is missing, or the architecture is not supported.
+        """
+        start = time.perf_counter()
+        emitted, chosen = self.emitted(dtypes=dtypes, inputs=inputs, outputs=outputs, config=config, tap=tap)
+        cubin = self._compile(emitted, arch, start)
+        return Compiled(emitted.source, cubin.data, cubin.report, chosen, emitted)
+
+    def emitted(
+        self,
+        *,
+        dtypes: Mapping[str, str] | None = None,
+        inputs: Iterable[str] = (),
+        outputs: Collection[str] | None = None,
+        config: Config | str | None = None,
+        tap: bool = False,
+        direct: frozenset[str] = frozenset(),
+    ) -> tuple[Emitted, Config | None]:
+        """The CUDA of one form of the program, and its schedule. The choices are those of `compile`."""
+        from coda_lang.binding import asked_outputs
+
+        ir = self._caller.ir
+        optional = {p.name for p in ir.params if p.default is not None}
+        for name in inputs:
+            if name not in optional:
+                help = did_you_mean(name, optional) or f"the optional inputs are {', '.join(sorted(optional)) or 'none'}"
+                raise ArgumentError(f"{self.name}: no optional input `{name}`: {help}")
+        passed = frozenset(p.name for p in ir.params if p.default is None) | frozenset(inputs)
+        kernel = self._caller.specialised(passed, asked_outputs(ir, outputs))
+        types = self._choices(dtypes or {})
+        chosen = Config.parse(config) if isinstance(config, str) else config
+        if kernel.product is not None and chosen is None:
+            chosen = default(footprint(kernel, types, direct, tap))
+        return emit(kernel, types, chosen, direct=direct, tap=tap), chosen
+
+    def _choices(self, dtypes: Mapping[str, str]) -> dict[str, DType]:
+        ir = self._caller.ir
+        known = {p.name: p.choices for p in ir.dtypes}
+        for name, dtype in dtypes.items():
+            if name not in known:
+                raise ArgumentError(f"{self.name}: no dtype parameter `{name}`: it has {', '.join(known) or 'none'}")
+            if dtype not in {c.name for c in known[name]}:
+                raise ArgumentError(f"{self.name}: `{name}` is {' or '.join(map(str, known[name]))}, got {dtype!r}")
+        return {n: DTYPES[dtypes[n]] if n in dtypes else choices[0] for n, choices in known.items()}
+
+
+def _direct(call: Call) -> frozenset[str]:
+    """The tensors that TMA cannot move as they lie. Operands are left out: a copy of them is made that it can."""
+    kernel: Kernel = call.kernel
+    operands = {kernel.product.a, kernel.product.b} if kernel.product is not None else set()
+    found = {n for n, v in call.tensors.items() if n not in operands and _misfits(v)}
+    names = frozenset(p.name for p in kernel.params)
+    for o in kernel.outputs:
+        view = call.out.get(o.name)
+        if view is not None:
+            unfit = _misfits(view)
+        else:
+            inner = o.dims[-1] if len(o.dims) == 2 else None
+            row = call.binding.length(inner) if inner is not None and not inner.tiled else 0
+            unfit = row * ITEM_BYTES[call.binding.dtype(o).name] % TMA_ALIGNMENT != 0
+        if unfit:
+            found.add(output_key(names, o.name))
+    return frozenset(found)
+
+
+def _misfits(view: ArrayView) -> bool:
+    return len(view.shape) == 2 and 0 not in view.shape and tensormap.misfit(view) is not None
+
+
+def _types(dtypes: Mapping[str, DType]) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted((n, t.name) for n, t in dtypes.items()))
+
+
+def _progress(text: str) -> None:
+    """A compile takes seconds: say so, but only to a person."""
+    if sys.stderr.isatty():
+        print(f"{text} …", file=sys.stderr, flush=True)

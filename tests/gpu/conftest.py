@@ -1,0 +1,53 @@
+"""Compiles what the collected cases need, in parallel, before the first runs; records what passed."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coda_lang.backend_cutlass import device
+
+_passed: dict[str, Any] = {}
+_failed: dict[str, str] = {}
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    wanted = [item.callspec.params["case"] for item in session.items if hasattr(item, "callspec") and "case" in item.callspec.params]
+    if not wanted or session.config.option.collectonly or device.available() is not None:
+        return
+    from harness import emitted
+
+    from coda_lang.backend_cutlass.pool import compile_many
+
+    units = {}
+    for case in wanted:
+        unit = emitted(case)
+        units[unit.source] = unit
+    start = time.perf_counter()
+    compile_many(list(units.values()))
+    print(f"\ncompiled {len(units)} kernels in {time.perf_counter() - start:.0f} s")
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
+    outcome = yield
+    report = outcome.get_result()
+    if report.when == "call" and item.get_closest_marker("gpu"):
+        if report.passed:
+            _passed[item.nodeid] = dict(item.user_properties)
+        elif report.failed:
+            _failed[item.nodeid] = str(report.longrepr)[-600:]
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """With CODA_GPU_RECORD=FILE: what ran, where, and with what."""
+    path = os.environ.get("CODA_GPU_RECORD")
+    if path and (_passed or _failed):
+        from coda_lang.environment import describe
+
+        Path(path).write_text(json.dumps({**describe(), "passed": _passed, "failed": _failed}, indent=1))
