@@ -65,7 +65,7 @@ def _excerpt(span: Span) -> list[str]:
 
 def _printable(char: str) -> str:
     """A character as a terminal can show it: control characters and half surrogates would break the line."""
-    if char == "\t":
+    if char == "\t" or category(char) == "Zs":
         return " "
     return char if char.isprintable() or category(char) == "Cf" else "\ufffd"
 

@@ -185,7 +185,7 @@ class BodyChecker:
         for (operand, at), letter in zip(operands, row.params, strict=True):
             kinds = shared.get(letter, {letter}) - {None}
             if letter in "NA" and len(kinds) > 1:
-                self._mixed(op, operands, span)
+                self._mixed(op, [o for o, p in zip(operands, row.params, strict=True) if p == letter], span)
                 return None
             wanted = next(iter(kinds), None) or "F"
             arg = self.as_kind(operand, wanted, at)
@@ -540,6 +540,9 @@ class BodyChecker:
 
     def _note_call(self, index: int, name: str, span: Span) -> None:
         d = self.report.errors[index]
+        if d.span.source.path == PRELUDE and span.source.path != PRELUDE:
+            self.report.move(index, span, f"inside `{name}`, {d.message}")
+            return
         if d.span.source is not span.source or not (span.start <= d.span.start < span.end):
             note = Note(f"`{name}` is called here", span)
             if len(d.notes) < 3:

@@ -11,7 +11,7 @@ from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
-from coda_lang.errors import CodaError, Note, did_you_mean
+from coda_lang.errors import CodaError, Note, did_you_mean, in_order
 from coda_lang.ir import rules
 from coda_lang.ir.axes import Grid
 from coda_lang.ir.body import AbandonedError, BodyChecker
@@ -112,7 +112,7 @@ class _ModuleChecker:
             self._kernel(kernel)
         if self.report.errors:
             raise CodaError(self.report.errors)
-        return Module(str(self.path), self.file.doc, self.scope, tuple(self.report.warnings))
+        return Module(str(self.path), self.file.doc, self.scope, tuple(in_order(self.report.warnings)))
 
     def _declare(self, name: str, span: Span, declared: dict[str, Span], is_kernel: bool = False) -> bool:
         if name in declared:
@@ -204,7 +204,7 @@ class _ModuleChecker:
         for p in d.params:
             if p.name in seen:
                 note = [Note("declared here", seen[p.name])]
-                self.report.add("E0102", p.span, f"argument `{p.name}` is declared twice", None, note)
+                self.report.add("E0102", p.span, f"argument `{p.name}` is declared twice", "choose another name", note)
             refuse_name(p.name, p.span, self.report)
             seen[p.name] = p.span
         entity = self.scope.names[d.name]

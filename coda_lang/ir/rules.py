@@ -69,10 +69,14 @@ def operand(report: Report, side: s.Expr, signature: Signature) -> tuple[Param, 
     names = {param.dtype} if not isinstance(param.dtype, str) else set()
     names |= {c for p in signature.dtypes if p.name == param.dtype for c in p.choices}
     wrong = sorted(str(n) for n in names if str(n) not in narrow)
-    if wrong or param.inout or param.default is not None:
-        what = f"`{param.name}` is {' or '.join(wrong)}" if wrong else f"`{param.name}` is inout or optional"
-        text = f"operands of the product are bf16, f16, f8e4m3 or f8e5m2 inputs, and {what}"
+    if wrong:
+        text = f"operands of the product are bf16, f16, f8e4m3 or f8e5m2, and `{param.name}` is {' or '.join(wrong)}"
         report.add("E0210", side.span, text, "tensor cores multiply 16- and 8-bit floats and add in f32")
+        return None
+    if param.inout or param.default is not None:
+        text = f"an operand of the product is always read, and `{param.name}` is "
+        text += "inout" if param.inout else "optional"
+        report.add("E0210", side.span, text, "remove `inout`" if param.inout else "remove the default")
         return None
     return param, transposed
 

@@ -87,7 +87,7 @@ class SignatureChecker:
             pass
         elif name in self.axes:
             note = Note(f"`{name}` is declared here", self.axes[name])
-            self.report.add("E0102", span, f"axis `{name}` is declared twice", None, [note])
+            self.report.add("E0102", span, f"axis `{name}` is declared twice", "choose another name", [note])
         self.axes.setdefault(name, span)
 
     def _split(self, axis: s.AxisDef) -> None:
@@ -255,7 +255,8 @@ class SignatureChecker:
         if self.definition.kind == "reduce":
             text, help = "a reduce has no inout input", "return the sum as an output"
         elif p.type.dims is None or not floats:
-            text, help = f"an inout input is a tensor of floats, and `{p.name}` is {p.type.span.text}", None
+            text = f"an inout input is a tensor of floats, and `{p.name}` is {p.type.span.text}"
+            help = "store what is computed to an output"
         elif p.default is not None:
             text, help = f"inout `{p.name}` has a default, and it is always written", "remove the default"
         else:

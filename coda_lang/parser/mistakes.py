@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import cached_property
+from unicodedata import category
 
 from lark.exceptions import UnexpectedCharacters, UnexpectedEOF, UnexpectedInput, UnexpectedToken
 
@@ -79,7 +80,7 @@ def _bad_character(source: Source, at: int) -> Diagnostic:
         end = text.find("\n", at)
         span = Span(source, at, len(text) if end < 0 else end)
         return Diagnostic("E0006", span, "this string is not closed", 'close it with `"`, or `"""` if it spans lines')
-    shown = f"`{char}`" if char.isprintable() else f"character U+{ord(char):04X}"
+    shown = f"`{char}`" if char.isprintable() and not category(char).startswith("M") else f"character U+{ord(char):04X}"
     return Diagnostic("E0002", Span(source, at, at + 1), f"unexpected {shown}", _CHARACTERS.get(char))
 
 
@@ -154,7 +155,7 @@ class _Stop:
         """An expression could end before the token. At the end of a definition, the parser has already left it."""
         if self.between_definitions:
             return re.search(r"[\w)\].]$", self.before) is not None
-        return {"PLUS", "MINUS", "STAR"} <= self.accepts
+        return {"PLUS", "MINUS"} <= self.accepts
 
     def explain(self) -> Diagnostic:
         token, word = self.token, self.word
@@ -170,6 +171,12 @@ class _Stop:
         if word in _WORDS and not self.accepts & {"RPAR", "RSQB"}:
             at = Span(self.source, start, len(self.before))
             return Diagnostic("E0003", at, f"`{word}` means nothing here", _WORDS[word])
+        at = Span(self.source, start, len(self.before))
+        if word and token in ("=", "<-", "+<-") and self.ends_expression and not line.strip():
+            text = f"`{_short(word)} {token}` begins a statement, and the one above is not finished"
+            return Diagnostic("E0003", at, text, None)
+        if word and self._follows_expression(start):
+            return Diagnostic("E0003", at, f"expected an operator or the next statement, found `{_short(word)}`", None)
         if token in (")", "]", "}") and not self._opened():
             help = "remove it, or add what it should close"
             return Diagnostic("E0004", self.span, f"this `{token}` closes nothing", help)
@@ -178,6 +185,11 @@ class _Stop:
             expected = "an operator or the next definition"
         known = self._known() or (f"expected {expected}, found `{_short(token)}`", self._help())
         return Diagnostic("E0003", self.span, *known)
+
+    def _follows_expression(self, start: int) -> bool:
+        """Whether the word before the token was read as a new statement, but stands behind an expression."""
+        line = self.source.text[self.source.text.rfind("\n", 0, start) + 1 : start].rstrip()
+        return {"EQUAL", "__ANON_2"} <= self.accepts and line[-1:] not in ("", "{", "}", ",")
 
     def _opened(self) -> bool:
         text = self.source.text
@@ -279,10 +291,10 @@ def _expected(accepts: set[str]) -> str:
     if "KIND" in names:
         return _DEFINITION
     parts = []
-    if names >= {"PLUS", "MINUS", "STAR"}:
+    if names >= {"PLUS", "MINUS"}:
         parts.append("an operator")
         names -= _OPERATORS | {"LPAR", "LSQB"}
-    if names >= _COMPARISONS:
+    if "IN" in names:
         parts.append("a domain")
         names -= _COMPARISONS | {"IN"}
     ordered = sorted(names, key=lambda n: (n.startswith("__"), n))

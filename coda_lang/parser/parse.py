@@ -64,6 +64,8 @@ def parse(source: Source | str, path: str = "<string>") -> syntax.File:
             tree = grammar().parse(text)
         except UnexpectedInput as error:
             diagnostic, at = explain(error, source)
+            if diagnostic in diagnostics:
+                break
             diagnostics.append(diagnostic)
             blanked = _without_mistake(text, at)
             if len(text) > RECOVERY_LIMIT or len(diagnostics) > SHOWN or blanked == text:
@@ -131,7 +133,8 @@ def _without_mistake(text: str, at: int) -> str:
         lines = [m.start() for m in _STATEMENT.finditer(text, body + 1, end)]
         first = max((i for i in lines if i <= before), default=-1)
         after = min((i for i in lines if i > max(before, first)), default=-1)
-        if first > body and after > 0 and text[first:after].lstrip()[:1] != "}":
+        # A function without its `return` would be another mistake.
+        if first > body and after > 0 and not text[first:after].lstrip().startswith(("}", "return")):
             begin, end = first, after
     return text[:begin] + re.sub(r"[^\n]", " ", text[begin:end]) + text[end:]
 
