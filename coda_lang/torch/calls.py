@@ -19,10 +19,8 @@ Gradient = Tensor | None
 
 
 def run(file: str, name: str, outputs: Sequence[str], **arguments: Any) -> Result:
-    """Call a program on tensors of any layout. An argument that is None is not passed."""
-    given: dict[str, Any] = {k: v for k, v in arguments.items() if v is not None}
-    given |= {k: v.contiguous() for k, v in given.items() if isinstance(v, Tensor)}
-    return module(file)[name](outputs=outputs, **given)
+    """Call a program. An argument that is None is not passed, whether the program has it or not."""
+    return module(file)[name](outputs=outputs, **{k: v for k, v in arguments.items() if v is not None})
 
 
 def column_sums(partials: Tensor) -> Tensor:
