@@ -51,8 +51,8 @@ CODES: dict[str, Code] = {
         "not UTF-8",
         "A file is UTF-8 text, with or without a byte order mark. In a text given from Python, half of a surrogate "
         "pair is refused: it is no character, and no file could hold it.",
-        "// \ud800\n",
-        "// é\n",
+        None,
+        None,
     ),
     "E0002": Code(
         "unexpected character",
