@@ -40,9 +40,7 @@ def linear_act(x: Tensor, weight: Tensor, bias: Tensor | None = None, activation
 
 
 @torch.library.custom_op("coda_lang::linear_act", mutates_args=())
-def forward_op(
-    x: Tensor, weight: Tensor, bias: Tensor | None, *, activation: str, keep: bool
-) -> tuple[Tensor, Tensor]:
+def forward_op(x: Tensor, weight: Tensor, bias: Tensor | None, *, activation: str, keep: bool) -> tuple[Tensor, Tensor]:
     """y, and the pre-activation z if it is to be kept for the backward pass."""
     out = calls.run(
         "linear_act", f"linear_{activation}", ["z", "y"] if keep else ["y"], a=x, b=weight, bias=bias

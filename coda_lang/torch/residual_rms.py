@@ -94,9 +94,7 @@ def forward_op(
 
 
 @forward_op.register_fake
-def _(
-    x: Tensor, weight: Tensor, residual: Tensor, norm_weight: Tensor, eps: float
-) -> tuple[Tensor, Tensor, Tensor]:
+def _(x: Tensor, weight: Tensor, residual: Tensor, norm_weight: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
     d = x.new_empty(x.shape[0], weight.shape[0])
     return d, torch.empty_like(d), x.new_empty(x.shape[0], dtype=torch.float32)
 

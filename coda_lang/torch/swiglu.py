@@ -79,9 +79,7 @@ def forward_op(
 
 
 @forward_op.register_fake
-def _(
-    x: Tensor, weight: Tensor, rstd: Tensor | None, bias: Tensor | None, *, keep: bool
-) -> tuple[Tensor, Tensor]:
+def _(x: Tensor, weight: Tensor, rstd: Tensor | None, bias: Tensor | None, *, keep: bool) -> tuple[Tensor, Tensor]:
     y = x.new_empty(x.shape[0], weight.shape[0] // 2)
     return y, x.new_empty(x.shape[0], weight.shape[0]) if keep else calls.nothing(x)
 
@@ -101,9 +99,7 @@ def grad_op(
 
 
 @grad_op.register_fake
-def _(
-    dy: Tensor, z: Tensor, rstd: Tensor | None, *, want_zdz: bool, want_bias: bool
-) -> tuple[Tensor, Tensor, Tensor]:
+def _(dy: Tensor, z: Tensor, rstd: Tensor | None, *, want_zdz: bool, want_bias: bool) -> tuple[Tensor, Tensor, Tensor]:
     return (
         z.new_empty(z.shape),
         dy.new_empty(z.shape[0] if want_zdz else 0, dtype=torch.float32),
@@ -130,9 +126,7 @@ def linear_grad_op(
 
 
 @linear_grad_op.register_fake
-def _(
-    dout: Tensor, weight: Tensor, z: Tensor, *, width: int | None, want_y: bool
-) -> tuple[Tensor, Tensor, Tensor]:
+def _(dout: Tensor, weight: Tensor, z: Tensor, *, width: int | None, want_y: bool) -> tuple[Tensor, Tensor, Tensor]:
     return (
         z.new_empty(z.shape),
         z.new_empty(z.shape[0] if width is not None else 0, dtype=torch.float32),

@@ -173,4 +173,3 @@ def test_wrong_blocks() -> None:
         ct.run_blocks(two, normal(1, 3, 32), *ct.rope_tables(4, 16))
     with pytest.raises(ArgumentError, match="down"):
         ct.llama_mlp(normal(3, 32), normal(32, 32), normal(3, 32), torch.ones(32), normal(96, 32), normal(32, 47))
-
