@@ -122,7 +122,7 @@ def operations() -> str:
     lines += [
         "## Functions",
         "",
-        "Compositions of class 1 that every file can call; each step has its own error. A file may define more with `fn`.",
+        "Compositions of class 1 that every file can call; each step has its own error. `fn` defines more.",
         "",
         "| function | meaning |",
         "| --- | --- |",

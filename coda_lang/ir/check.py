@@ -174,7 +174,9 @@ class _ModuleChecker:
             self.loader.depth = depth
         except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: a loop of symbolic links
             reason = getattr(error, "strerror", None) or str(error)
-            self.report.add("E0108", d.path_span, f'cannot read "{d.path}": {reason}', f"looked for {path}")
+            shown = d.path if len(d.path) <= 100 else d.path[:99] + "…"
+            where = f"looked for {self.path.parent / shown}"
+            self.report.add("E0108", d.path_span, f'cannot read "{shown}": {reason}', where)
         return None
 
     # -- functions --
