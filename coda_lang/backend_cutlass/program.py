@@ -262,9 +262,10 @@ def _direct(call: Call) -> frozenset[str]:
         if view is not None:
             unfit = _misfits(view)
         else:
-            inner = o.dims[-1] if len(o.dims) == 2 else None
-            row = call.binding.length(inner) if inner is not None and not inner.tiled else 0
-            unfit = row * ITEM_BYTES[call.binding.dtype(o).name] % TMA_ALIGNMENT != 0
+            unfit = False
+            if len(o.dims) == 2 and not any(d.tiled for d in o.dims):
+                rows, columns = call.binding.shape(o)
+                unfit = rows > 1 and columns * ITEM_BYTES[call.binding.dtype(o).name] % TMA_ALIGNMENT != 0
         if unfit:
             found.add(output_key(names, o.name))
     return frozenset(found)

@@ -290,7 +290,7 @@ class Analysis:
     def _unpairs(self, v: Value, x: Approx, y: Approx) -> Approx:
         def interleave(p: Array, q: Array) -> Array:
             p, q = np.broadcast_arrays(p, q)
-            return np.stack([p, q], -1).reshape(*p.shape[:-1], -1)
+            return np.stack([p, q], -1).reshape(*p.shape[:-1], 2 * p.shape[-1])
 
         return Approx(interleave(x.value, y.value), interleave(x.error, y.error))
 
@@ -346,7 +346,7 @@ class Analysis:
 
     def _segment_sum(self, v: Value, x: Approx) -> Approx:
         heads = self._length(v.type.dims[-1])
-        split = [p.reshape(p.shape[0], heads, -1) for p in (x.value, x.error)]
+        split = [p.reshape(p.shape[0], heads, p.shape[1] // max(heads, 1)) for p in (x.value, x.error)]
         return _sum(Approx(*split), 2)
 
     def _tile_logsumexp(self, v: Value, x: Approx) -> Approx:

@@ -20,7 +20,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     wanted = [item.callspec.params["case"] for item in session.items if hasattr(item, "callspec") and "case" in item.callspec.params]
     if not wanted or session.config.option.collectonly or device.available() is not None:
         return
-    from harness import emitted
+    from gpu_harness import emitted
 
     from coda_lang.backend_cutlass.pool import compile_many
 

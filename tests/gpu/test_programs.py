@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from cases import Case, all_cases, config_cases
-from harness import GpuRun, check
+from gpu_cases import Case, all_cases, config_cases
+from gpu_harness import GpuRun, check
 
 pytestmark = pytest.mark.gpu
 

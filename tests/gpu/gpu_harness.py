@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from cases import Case
+from gpu_cases import Case
 
 from coda_lang import arrays
 from coda_lang.backend_cutlass.abi import Emitted
