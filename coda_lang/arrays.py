@@ -1,8 +1,7 @@
 """Arrays of any library as one small view, and new ones made by the library that a call's arrays come from.
 
 NumPy and CuPy arrays, torch tensors and whatever else speaks DLPack are read without a copy. bf16 and f8 are
-`ml_dtypes` types in NumPy and CuPy (CuPy 14 knows bfloat16; it holds f8 arrays but computes nothing on them) and
-torch's own in torch. Neither CuPy nor torch is imported unless an array of theirs comes in.
+`ml_dtypes` types in NumPy and torch's own in torch; CuPy 14 knows bfloat16, and holds f8 as uint8 arrays of the bits. Neither CuPy nor torch is imported unless an array of theirs comes in.
 """
 
 from __future__ import annotations
@@ -43,6 +42,7 @@ _DLPACK = {
     (6, 8): "bool",
 }
 _DLPACK_HOST, _DLPACK_CUDA, _DLPACK_CUDA_HOST, _DLPACK_MANAGED = 1, 2, 3, 13
+F8 = ("f8e4m3", "f8e5m2")
 _UNSIGNED = {1: "uint8", 2: "uint16", 4: "uint32", 8: "uint64"}
 
 
@@ -80,8 +80,11 @@ class Library(Protocol):
         """A NumPy copy, after the work queued on the current stream."""
 
 
-def view(array: Any, name: str = "array") -> ArrayView:
+def view(array: Any, name: str = "array", dtype: str | None = None) -> ArrayView:
     """The view of an array; `name` is for the messages.
+
+    CuPy has no f8 arrays: they are uint8 arrays of the bits, and are read so where `dtype`, the type that the
+    program wants, is an f8 one.
 
     Raises:
         ArgumentError: not an array, or of an element type or layout that the language has no name for.
@@ -95,7 +98,7 @@ def view(array: Any, name: str = "array") -> ArrayView:
         return _torch_view(array, name)
     cupy = sys.modules.get("cupy")
     if cupy is not None and isinstance(array, cupy.ndarray):
-        return _cupy_view(array, name)
+        return _cupy_view(array, name, dtype)
     if hasattr(array, "__dlpack__") and hasattr(array, "__dlpack_device__"):
         return _dlpack_view(array, name)
     raise ArgumentError(f"{name}: expected an array (NumPy, CuPy, torch or DLPack), got {type(array).__name__}")
@@ -156,7 +159,7 @@ def to_numpy(array: Any, name: str = "array") -> np.ndarray[Any, Any]:
     if isinstance(v.owner, np.ndarray):
         return v.owner
     if v.device is not None:
-        return library(v.library).to_host(v.owner)
+        return library(v.library).to_host(v.owner).view(numpy_dtype(v.dtype))
     item = ITEM_BYTES[v.dtype]
     raw = np.asarray(_HostMemory(v, f"<u{item}", item))
     return raw.view(numpy_dtype(v.dtype))
@@ -175,7 +178,7 @@ def to_torch(array: np.ndarray[Any, Any]) -> Any:
 
 
 def to_device(array: np.ndarray[Any, Any], device: int = 0, name: str = "array") -> Any:
-    """A CuPy copy of a NumPy array, bf16 and f8 included.
+    """A CuPy copy of a NumPy array, bf16 included; of an f8 one, the bits as uint8.
 
     Raises:
         BackendError: CuPy is not installed, or no memory is left.
@@ -236,8 +239,9 @@ def _numpy_view(array: np.ndarray[Any, Any], name: str) -> ArrayView:
     return ArrayView(pointer, array.shape, _strides(array, name), dtype, None, array, "numpy", readonly)
 
 
-def _cupy_view(array: Any, name: str) -> ArrayView:
-    dtype = _named(array.dtype, name)
+def _cupy_view(array: Any, name: str, wanted: str | None) -> ArrayView:
+    bits = wanted in F8 and array.dtype == np.uint8
+    dtype = str(wanted) if bits else _named(array.dtype, name)
     return ArrayView(array.data.ptr, array.shape, _strides(array, name), dtype, array.device.id, array, "cupy")
 
 
@@ -397,7 +401,7 @@ class _Cupy:
         cupy = self._cupy
         try:
             with cupy.cuda.Device(device):
-                return cupy.ndarray(shape, numpy_dtype(dtype))
+                return cupy.ndarray(shape, np.uint8 if dtype in F8 else numpy_dtype(dtype))
         except cupy.cuda.memory.OutOfMemoryError as error:
             raise _out_of_memory(shape, dtype, device) from error
 

@@ -138,7 +138,7 @@ class Caller:
                 wanted = bindings.show_param(p)
                 raise ArgumentError(f"{self.ir.name}: `{p.name}` must be {wanted}, got {x.dtype}{list(x.shape)}")
         try:
-            return arrays.view(x, f"{self.ir.name}: `{p.name}`")
+            return arrays.view(x, f"{self.ir.name}: `{p.name}`", str(p.dtype))
         except TypeError as error:
             raise ArgumentError(f"{self.ir.name}: `{p.name}` is no array: {error}") from None
 
@@ -183,7 +183,8 @@ class Caller:
             if name not in asked:
                 help = did_you_mean(str(name), asked) or f"the outputs of this call are {', '.join(sorted(asked))}"
                 raise ArgumentError(f"{self.ir.name}: `out` has no output `{name}`: {help}")
-        return {n: arrays.view(x, f"{self.ir.name}: out `{n}`") for n, x in out.items()}
+        wanted = {o.name: str(o.dtype) for o in self.ir.outputs}
+        return {n: arrays.view(x, f"{self.ir.name}: out `{n}`", wanted[n]) for n, x in out.items()}
 
 
 def _plain(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -211,7 +212,8 @@ def check_domains(call: Call) -> None:
         x = values.get(p.name)
         if p.domain is None or x is None or not x.size:
             continue
-        wide = x.astype(np.int64 if x.dtype.kind in "iu" else np.float64)
+        with np.errstate(invalid="ignore"):  # a signalling NaN lies in no domain either
+            wide = x.astype(np.int64 if x.dtype.kind in "iu" else np.float64)
         ok = inside(p.domain, wide, call.binding, scalars)
         if not ok.all():
             place = tuple(int(i) for i in np.argwhere(~ok)[0])

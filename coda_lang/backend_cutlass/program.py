@@ -96,7 +96,8 @@ class GpuProgram:
         names = frozenset(p.name for p in call.kernel.params)
         keys = {o.name: output_key(names, o.name) for o in call.kernel.outputs}
         tensors: dict[str, Any] = dict(call.tensors)
-        tensors |= {keys[n]: x for n, x in outputs.items()}
+        views = {o.name: arrays.view(outputs[o.name], o.name, call.binding.dtype(o).name) for o in call.kernel.outputs}
+        tensors |= {keys[n]: v for n, v in views.items()}
         written = set(keys.values())
         if tap is not None:
             tensors[TAP] = tap
@@ -109,7 +110,7 @@ class GpuProgram:
         plan = built.launchable.plan(tensors, call.scalars, length, written, inout)
         results = {n: call.tensors[n].owner if n in inout else outputs[n] for n in call.order}
         if plan.empty and any(np.prod(np.shape(x)) for x in outputs.values()):
-            self._fill_by_interpreter(call, outputs, tile)
+            self._fill_by_interpreter(call, views, tile)
         return Planned(plan, results, chosen)
 
     def tile(self, call: Call, config: Any = None) -> tuple[int, int]:
@@ -171,17 +172,17 @@ class GpuProgram:
                 made[o.name] = library.empty(shape, dtype, call.device)
         return made
 
-    def _fill_by_interpreter(self, call: Call, outputs: Mapping[str, Any], tile: tuple[int, int] | None) -> None:
+    def _fill_by_interpreter(self, call: Call, outputs: dict[str, ArrayView], tile: tuple[int, int] | None) -> None:
         """Outputs that do not vary along an empty axis have values although no tile computes them."""
         host = {n: arrays.to_numpy(v, n) for n, v in call.tensors.items()}
         host |= {n: np.asarray(x) for n, x in call.scalars.items()}
         results = {n: arrays.to_numpy(x, n) for n, x in outputs.items()}
         interpret(call.kernel, call.binding, host, results, tile=tile or DEFAULT_TILE)
-        for n, x in results.items():
-            view = arrays.view(outputs[n], n)
+        for n, view in outputs.items():
+            x = results[n]
             if x.size and view.device is not None:
                 source: Any = arrays.to_torch(x) if view.library == "torch" else arrays.to_device(x, view.device, n)
-                arrays.library(view.library).copy(outputs[n], source, view.device)
+                arrays.library(view.library).copy(view.owner, source, view.device)
 
     # -- compiling without a call --
 

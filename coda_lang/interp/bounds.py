@@ -213,8 +213,8 @@ class Analysis:
 
     def _const(self, v: Value) -> Approx:
         """A number of few digits is exact in f32; one like 1/√2 was rounded to it."""
-        number = np.asarray(v.attr)
-        if number.dtype.kind != "f" or not np.isfinite(number) or np.float32(number).view(np.int32) & 0xFFF == 0:
+        number = np.full((1,) * len(v.type.dims), v.attr)
+        if number.dtype.kind != "f" or not np.isfinite(number).all() or (number.astype(np.float32).view(np.int32) & 0xFFF == 0).all():
             return _known(number)
         return Approx(number, U * np.abs(number))
 

@@ -40,7 +40,7 @@ def _default(value: Value, param: Param) -> Value:
     number: Number = param.default
     if value.type.dtype == F32:
         number = float(np.float32(number))
-    return replace(value, op="const", args=(), attr=number, type=replace(value.type, dims=()))
+    return replace(value, op="const", args=(), attr=number)
 
 
 def drop_dead(kernel: Kernel) -> Kernel:
@@ -142,7 +142,7 @@ def _evaluated(value: Value, args: list[Value]) -> Value:
             result = row.meaning(*(n.reshape(1) for n in numbers))[0]
     dtype = value.type.dtype
     number: Number = bool(result) if dtype == BOOL else int(result) if dtype == I64 else float(np.float32(result))
-    return replace(value, op="const", args=(), attr=number, type=replace(value.type, dims=()))
+    return replace(value, op="const", args=(), attr=number)
 
 
 def _numpy(dtype: DType) -> type:

@@ -273,12 +273,12 @@ def test_another_device(build: Any, lib: Any) -> None:
 def test_every_element_type_there_and_back(lib: Any, dtype: str) -> None:
     host = np.arange(24).reshape(4, 6).astype(arrays.numpy_dtype(dtype))
     there = filled(lib, host)
-    v = arrays.view(there)
+    v = arrays.view(there, "x", dtype)
     assert (v.dtype, v.shape, v.strides, v.device, v.library) == (dtype, (4, 6), (6, 1), 0, lib.name)
     copy = lib.empty((4, 6), dtype, 0)
     lib.copy(copy, there, 0)
-    assert arrays.to_numpy(copy).tobytes() == host.tobytes()
-    assert arrays.to_numpy(there[:, ::2]).tolist() == host[:, ::2].tolist()
+    assert arrays.to_numpy(arrays.view(copy, "x", dtype)).tobytes() == host.tobytes()
+    assert arrays.to_numpy(arrays.view(there[:, ::2], "x", dtype)).tolist() == host[:, ::2].tolist()
 
 
 def test_an_array_known_only_by_dlpack(build: Any, lib: Any) -> None:

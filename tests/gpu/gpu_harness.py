@@ -57,7 +57,7 @@ class GpuRun:
         config = program.gpu.config(first, case.config, _tapped(case))
         self.kernel = first.kernel
         self.tile = program.gpu.emit(first, config, _tapped(case)).tile or DEFAULT_TILE
-        binding = first.binding
+        binding = self.binding = first.binding
         out = {o.name: poisoned(binding.shape(o, self.tile), binding.dtype(o).name) for o in first.kernel.outputs}
         self.tap = None
         if _tapped(case):
@@ -69,7 +69,8 @@ class GpuRun:
         self.plan: Planned = program.gpu.plan(call, config, tap=self.tap)
 
     def results(self) -> dict[str, Array]:
-        return {n: arrays.to_numpy(x, n) for n, x in self.plan().items()}
+        types = {t.name: self.binding.dtype(t).name for t in (*self.kernel.outputs, *self.kernel.params)}
+        return {n: arrays.to_numpy(arrays.view(x, n, types[n]), n) for n, x in self.plan().items()}
 
 
 def check(case: Case) -> dict[str, float]:
