@@ -439,6 +439,13 @@ CODES: dict[str, Code] = {
         _map("d <- x * p", "p: f32[M, tiles(N)]"),
         _map("d <- x * p", "p: f32[M]"),
     ),
+    "E0316": Code(
+        "two extents along one axis",
+        "A reduce matches extents by axis name, so an input or output of it has each axis once (`N` and `tiles(N)` are "
+        "two).",
+        _reduce("d <- sum(p, over=M)", "p: f32[M, M]", axes="M"),
+        _reduce("d <- sum(p, over=P)", "p: f32[M, P]", axes="M, P"),
+    ),
     # -- stores ----------------------------------------------------------------------------------------------------
     "E0401": Code(
         "output never stored",

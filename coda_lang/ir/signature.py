@@ -223,12 +223,25 @@ class SignatureChecker:
         names[name] = span
         return True
 
+    def _each_once(self, name: str, span: Span, dims: tuple[Dim, ...]) -> bool:
+        """Extents of a reduce are matched by axis, so no tensor has two along one."""
+        keys = [(d.axis, d.tiled) if d.axis is not None else d for d in dims]
+        twice = next((d for i, d in enumerate(dims) if keys[i] in keys[:i]), None)
+        if self.definition.kind != "reduce" or twice is None:
+            return True
+        text = f"`{name}` is [{', '.join(map(str, dims))}], with two extents that a reduce cannot tell apart"
+        self.report.add("E0316", span, text, "give one of them an axis of its own")
+        return False
+
     def _param(self, p: s.ParamDef, names: dict[str, Span], poisoned: set[str], host: set[str]) -> Param | None:
         fresh = self._name(p.name, p.name_span, names, "input")
         dtype, dims = self._dtype(p.type), self._dims(p.type)
         if not fresh:
             return None
         if dtype is None or dims is None:
+            poisoned.add(p.name)
+            return None
+        if not self._each_once(p.name, p.name_span, dims):
             poisoned.add(p.name)
             return None
         if self.definition.kind == "reduce":
@@ -351,7 +364,7 @@ class SignatureChecker:
             extents = "[M]" if self.definition.kind == "reduce" else "[M, N]"
             self.report.add("E0209", o.type.span, text, f"write `{o.name}: {o.type.dtype}{extents}`")
             dims = None
-        if dtype is None or dims is None:
+        if dtype is None or dims is None or not self._each_once(o.name, o.name_span, dims):
             poisoned.add(o.name)
             return None
         return Output(o.name, dtype, dims, o.optional, span=o.name_span)
