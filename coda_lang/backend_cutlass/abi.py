@@ -110,7 +110,7 @@ class Emitted:
     tile: tuple[int, int] | None  # the accumulator's tile, rows × columns: fixes tiles(X); None in a reduce
     lines: dict[int, int]  # 1-based line of `source` -> offset in the .coda text of what it comes from
     direct: frozenset[str] = frozenset()  # tensors moved without TMA: no alignment is assumed of them
-    segments: tuple[tuple[Dim, int, int], ...] = ()  # (extent, k, tile): a multiple of k that divides tile; see `misfit`
+    segments: tuple[tuple[Dim, int, int], ...] = ()  # (extent, k, tile): k divides it, it divides tile; see `misfit`
 
 
 def grid(emitted: Emitted, length: Callable[[Dim], int], multiprocessors: int) -> tuple[int, int, int]:

@@ -1,7 +1,8 @@
 """The CUDA meaning of the operation table: one expression for each row of class 1.
 
-`{0}`, `{1}`, … are the operands, already float, int64_t or bool. Nothing here may round differently from `ir.numerics` unless the row's `gpu_ulp` and `gpu_abs` say so; the functions
-and where their bounds come from are in ``csrc/coda/math.h``.
+`{0}`, `{1}`, … are the operands, already float, int64_t or bool. Nothing here may round differently from
+`ir.numerics` unless the row's `gpu_ulp` and `gpu_abs` say so; the functions and where their bounds come from are in
+``csrc/coda/math.h``.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ CUDA = {
     "log1p": "log1pf({0})",
     "tanh": "tanhf({0})",
     "erf": "erff({0})",
-    "erfc": "erfcf({0})",
+    "erfc": "coda::erfc({0})",
     "sqrt": "coda::sqrt_approx({0})",
     "rsqrt": "coda::rsqrt_approx({0})",
     "sigmoid": "coda::sigmoid({0})",

@@ -25,9 +25,9 @@ from coda_lang.backend_cutlass.abi import (
 )
 from coda_lang.backend_cutlass.config import Config, Footprint, default, epilogue_bytes, rejection, shared_bytes
 from coda_lang.backend_cutlass.cuda_ops import STORAGE
+from coda_lang.backend_cutlass.emit_reduce import emit_reduce
 from coda_lang.backend_cutlass.functor import Functor, Member, Table, Text, count, note
 from coda_lang.backend_cutlass.naming import identifier
-from coda_lang.backend_cutlass.emit_reduce import emit_reduce
 from coda_lang.backend_cutlass.parameters import block_text
 from coda_lang.backend_cutlass.shapes import Form, form_of, forms, grid_of
 from coda_lang.errors import BackendError
@@ -87,9 +87,9 @@ def emit(
 ) -> Emitted:
     """The CUDA of a kernel, map or reduce that `ir.passes.specialise` returned.
 
-    `dtypes` binds its dtype parameters. `direct` names the tensors (outputs as `abi.output_key` names them) that TMA cannot
-    move: an address or a row stride that is no multiple of 16 bytes, or elements that are not contiguous. `tap` adds a
-    store of the f32 accumulator to a tensor named `TAP`.
+    `dtypes` binds its dtype parameters. `direct` names the tensors (outputs as `abi.output_key` names them) that TMA
+    cannot move: an address or a row stride that is no multiple of 16 bytes, or elements that are not contiguous.
+    `tap` adds a store of the f32 accumulator to a tensor named `TAP`.
 
     Raises:
         BackendError: the backend cannot do this: f8 operands, or a configuration that does not fit.
@@ -193,6 +193,11 @@ class _Emitter:
     def _stride(self, key: str, dimension: int) -> str:
         return self.block.add(f"arg_{self._field(key)}_stride{dimension}", "int64_t", Stride(key, dimension))
 
+    def _place(self, key: str, dtype: DType, form: Form, const: bool) -> str:
+        """Address, strides and head width of a tile that is moved directly."""
+        strides = f"{self._stride(key, 0)}, {self._stride(key, 1)}"
+        return f"{{{self._pointer(key, dtype, const)}, {strides}, {self._period(form)}}}"
+
     def _period(self, form: Form) -> str:
         if form.columns == "kWhole":
             return "0"
@@ -230,10 +235,10 @@ class _Emitter:
                 params = f"{{{self._pointer(key, dtype, True)}, {self._stride(key, 0)}, {self._period(form)}}}"
                 return Node(name, f"coda::Row<Shape, {t}, {w}, {columns}>", params, span, fragment)
         if self._uses_tma(key, dtype, form, True):
-            return Node(name, f"coda::TileLoad<Shape, {t}, {w}>", f"{{{self._map(key, dtype, form, 64)}}}", span, fragment)
-        params = (
-            f"{{{self._pointer(key, dtype, True)}, {self._stride(key, 0)}, {self._stride(key, 1)}, {self._period(form)}}}"
-        )
+            return Node(
+                name, f"coda::TileLoad<Shape, {t}, {w}>", f"{{{self._map(key, dtype, form, 64)}}}", span, fragment
+            )
+        params = self._place(key, dtype, form, True)
         kind = f"coda::DirectTile<Shape, {t}, {w}, {columns}, {self._pairs(key, dtype, form)}>"
         return Node(name, kind, params, span, fragment)
 
@@ -258,7 +263,9 @@ class _Emitter:
             member = self._member(value.args[0], Form(True, width))
             period = f"coda::width_of<{width}>({self._period_field()})"
             params = f"{{{self._pointer(key, dtype, False)}, {self._stride(key, 0)}, {self._stride(key, 1)}, {period}}}"
-            return Node(name, f"coda::SegmentSum<Shape, {t}, {width}, {_bool(store.accumulate)}, {member}>", params, store.span)
+            return Node(
+                name, f"coda::SegmentSum<Shape, {t}, {width}, {_bool(store.accumulate)}, {member}>", params, store.span
+            )
         member = self._member(store.value, form, old)
         match form.kind:
             case "column":
@@ -270,9 +277,7 @@ class _Emitter:
         if self._uses_tma(key, dtype, form, False):
             params = f"{{{self._map(key, dtype, form, 16)}}}"
             return Node(name, f"coda::TileStore<Shape, {t}, {w}, {member}>", params, store.span)
-        params = (
-            f"{{{self._pointer(key, dtype, False)}, {self._stride(key, 0)}, {self._stride(key, 1)}, {self._period(form)}}}"
-        )
+        params = self._place(key, dtype, form, False)
         kind = f"coda::DirectStore<Shape, {t}, {w}, {columns}, {self._pairs(key, dtype, form)}, {member}>"
         return Node(name, kind, params, store.span)
 
@@ -314,7 +319,9 @@ class _Emitter:
             member = self._member(value.args[0], Form(True, width))
             kind = "ColumnReduce" if target.dims[0].tiled else "RowReduce"
             t = STORAGE[dtype.name]
-            text = f"coda::{kind}<Shape, {_STATES[value.op]}, {t}, {width}, {parts}, {_bool(first.accumulate)}, {member}>"
+            text = (
+                f"coda::{kind}<Shape, {_STATES[value.op]}, {t}, {width}, {parts}, {_bool(first.accumulate)}, {member}>"
+            )
             params = "{{" + ", ".join(targets) + "}}"
             nodes.append(Node(f"Store_{self._field(stores[0][2])}", text, params, first.span))
         return nodes
@@ -327,7 +334,7 @@ class _Emitter:
     # -- the unit ----------------------------------------------------------------------------------------------------
 
     def emit(self) -> Emitted:
-        kernel, config = self.kernel, self.config
+        kernel = self.kernel
         product = kernel.product
         self._operands()
         inputs: dict[int, str] = {}
@@ -337,7 +344,15 @@ class _Emitter:
             loads.append(self._load_node(param.name, param, kernel.values[i].span))
         accumulator = next((i for i, v in enumerate(kernel.values) if v.op == "acc"), None)
         if product is not None and (accumulator is not None or self.tap):
-            loads.append(Node("Accumulator", "coda::Accumulator<Shape>", "{}", product.span, "cutlass::Array<float, Shape::kSub / 2>"))
+            loads.append(
+                Node(
+                    "Accumulator",
+                    "coda::Accumulator<Shape>",
+                    "{}",
+                    product.span,
+                    "cutlass::Array<float, Shape::kSub / 2>",
+                )
+            )
             if accumulator is not None:
                 inputs[accumulator] = ACCUMULATOR
         stores = []
@@ -375,7 +390,9 @@ class _Emitter:
         assert accumulator is not None, "the accumulator is kept by every pass"
         member = self._member(accumulator, Form(True, 2))
         form = Form(True, 2)
-        return Node("Store_tap", f"coda::TileStore<Shape, float, 2, {member}>", f"{{{self._map(TAP, F32, form, 16)}}}", NOWHERE)
+        return Node(
+            "Store_tap", f"coda::TileStore<Shape, float, 2, {member}>", f"{{{self._map(TAP, F32, form, 16)}}}", NOWHERE
+        )
 
     def _functor(self, inputs: dict[int, str]) -> Functor:
         scalars: dict[str, str] = {}
@@ -408,17 +425,18 @@ class _Emitter:
             form = form_of(self.grid, param.dims[1:])
             if form.columns != "kWhole":
                 self._period_field()
-        tables[name] = Table(self._dtype(param), form, len(param.dims))
+        tables[name] = Table(self._dtype(param), form, len(param.dims), name not in self.direct)
 
     def _unit(self, functor: Functor, loads: list[Node], stores: list[Node]) -> Emitted:
         kernel, config = self.kernel, self.config
-        assert kernel.rows is not None and kernel.cols is not None
+        assert kernel.rows is not None
+        assert kernel.cols is not None
         self.block.add("extent_m", "int32_t", Extent(kernel.rows))
         self.block.add("extent_n", "int32_t", Extent(kernel.cols))
         body = functor.write(list(self.members.values()))
         fields, size = layout(self.block.layout())
         entry = f"{'cutlass_' if kernel.product else ''}coda_{identifier(kernel.name)}"
-        text = Text()
+        text = Text(kernel.span.source)
         self._head(text)
         block_text(text, fields, size)
         self._compute_text(text, body, loads)
@@ -468,17 +486,23 @@ class _Emitter:
             c = config
             text.add(f"  using Element = cutlass::{'bfloat16_t' if self.element == BF16 else 'half_t'};")
             text.add(f"  static constexpr int kTileM = {c.tile_m}, kTileN = {c.tile_n}, kStages = {c.stages};")
-            text.add(f"  static constexpr int kClusterM = {c.cluster_m}, kClusterN = {c.cluster_n}, kSwizzle = {c.swizzle};")
+            text.add(
+                f"  static constexpr int kClusterM = {c.cluster_m}, kClusterN = {c.cluster_n}, kSwizzle = {c.swizzle};"
+            )
             text.add(f"  static constexpr bool kAlongM = {_bool(c.raster == 'm')};")
             major_a, major_b = product.a_transposed, not product.b_transposed
-            text.add(f"  static constexpr bool kMajorA = {_bool(major_a)}, kMajorB = {_bool(major_b)};  // MN-major operands")
+            text.add(
+                f"  static constexpr bool kMajorA = {_bool(major_a)}, kMajorB = {_bool(major_b)};  // MN-major operands"
+            )
         else:
             c = self._map_config()
             text.add(f"  static constexpr int kTileM = {c.tile_m}, kTileN = {c.tile_n};")
         loads = round(self.need.load_bytes * self._sub * 64 * c.warpgroups)
         text.add(f"  static constexpr int kWarpgroups = {c.warpgroups}, kSub = {self._sub};")
         store_stages = c.store_stages if self.need.store_bytes else 0
-        text.add(f"  static constexpr int kLoadStages = {c.load_stages}, kLoadBytes = {loads}, kStoreStages = {store_stages};")
+        text.add(
+            f"  static constexpr int kLoadStages = {c.load_stages}, kLoadBytes = {loads}, kStoreStages = {store_stages};"
+        )
         maps = sum(ctype == "TensorMap" for ctype, _ in self.block.fields.values())
         text.add(f"  static constexpr int kMaps = {maps};")
         text.add("};")
@@ -496,12 +520,17 @@ class _Emitter:
         text.add("  };")
         text.add("  Block const& block;")
         text.add("  coda::Tile tile;")
-        text.add("  CUTLASS_DEVICE Compute(Params const& p, coda::None*, coda::Tile const& t) : block(*p.source), tile(t) {}")
+        text.add(
+            "  CUTLASS_DEVICE Compute(Params const& p, coda::None*, coda::Tile const& t)\n"
+            "      : block(*p.source), tile(t) {}"
+        )
         names = [ACCUMULATOR if n.name == "Accumulator" else "in_" + n.name.removeprefix("Load_") for n in loads]
         arguments = "".join(f",\n      {n.fragment} const& {name}" for n, name in zip(loads, names, strict=True))
         text.add("  template <class Fragment>")
         text.add(
-            "  CUTLASS_DEVICE cutlass::Array<Outputs, 1> visit(Fragment const&, int, int epi_m, int epi_n" + arguments + ") {"
+            "  CUTLASS_DEVICE cutlass::Array<Outputs, 1> visit(Fragment const&, int, int epi_m, int epi_n"
+            + arguments
+            + ") {"
         )
         text.extend(body, "    ")
         text.add("  }")
@@ -527,7 +556,9 @@ class _Emitter:
     def _kernel_text(self, text: Text, entry: str) -> None:
         c, product = self.config, self.kernel.product
         if product is None:
-            text.add(f'extern "C" __global__ void __launch_bounds__(128) {entry}(const __grid_constant__ Block block) {{')
+            text.add(
+                f'extern "C" __global__ void __launch_bounds__(128) {entry}(const __grid_constant__ Block block) {{'
+            )
             text.add("  coda::run_map<Shape, Tree>(block.extent_m, block.extent_n, tree_params(block));")
             text.add("}")
             return
@@ -539,7 +570,10 @@ class _Emitter:
         cluster = f"__cluster_dims__({c.cluster_m}, {c.cluster_n}, 1) " if c.cluster_m * c.cluster_n > 1 else ""
         text.add(f'extern "C" __global__ void {cluster}__launch_bounds__({c.threads}, 1)')
         text.add(f"{entry}(const __grid_constant__ Block block) {{")
-        text.add("  coda::run<Kernel>(block.extent_m, block.extent_n, block.extent_k, &block.operand_a, {tree_params(block)});")
+        text.add(
+            "  coda::run<Kernel>(block.extent_m, block.extent_n, block.extent_k, &block.operand_a,\n"
+            "                    {tree_params(block)});"
+        )
         text.add("}")
 
 

@@ -2,8 +2,8 @@
 
 A group of threads computes one output element. The outermost reductions are shared by the group: each thread takes
 every G-th term, then the group folds its partial results in shared memory. Reductions inside reductions are loops
-of one thread. Where the reduced extent is contiguous, the threads of a group are neighbours (and read neighbours); else the
-outputs are. Outputs of different extents are computed one after the other by the same blocks.
+of one thread. Where the reduced extent is contiguous, the threads of a group are neighbours (and read neighbours);
+else the outputs are. Outputs of different extents are computed one after the other by the same blocks.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class _Scope:
     parent: _Scope | None
     indent: str
     known: dict[int, str] = field(default_factory=dict)
-    text: Text = field(default_factory=Text)
+    text: Text = field(kw_only=True)
 
 
 class _ReduceEmitter:
@@ -57,7 +57,7 @@ class _ReduceEmitter:
         phases: dict[tuple[Dim, ...], list[Store]] = {}
         for store in kernel.stores:
             phases.setdefault(kernel.target(store.target).dims, []).append(store)
-        body = Text()
+        body = Text(kernel.span.source)
         per_block = 1
         largest = max(phases, key=len)
         for dims, stores in phases.items():
@@ -66,12 +66,14 @@ class _ReduceEmitter:
                 per_block = outputs
         fields, size = layout([(n, c, s) for n, (c, s) in self.fields.items()])
         entry = f"coda_{identifier(kernel.name)}"
-        text = Text()
+        text = Text(kernel.span.source)
         text.add(f"// reduce {kernel.name}")
         text.add('#include "coda/reduce.hpp"')
         text.add("")
         block_text(text, fields, size)
-        text.add(f'extern "C" __global__ void __launch_bounds__({THREADS}) {entry}(const __grid_constant__ Block block) {{')
+        text.add(
+            f'extern "C" __global__ void __launch_bounds__({THREADS}) {entry}(const __grid_constant__ Block block) {{'
+        )
         text.add(f"  __shared__ float shared[{THREADS}];")
         text.add("  const int thread = threadIdx.x;")
         text.extend(body, "  ")
@@ -117,10 +119,13 @@ class _ReduceEmitter:
         total = " * ".join(f"int64_t({self._extent(d)})" for d in dims) or "int64_t(1)"
         body.add(f"  const int64_t total = {total};")
         body.add(f"  const int part = {place[1]};")
-        body.add(f"  for (int64_t first = int64_t(blockIdx.x) * {outputs}; first < total; first += int64_t(gridDim.x) * {outputs}) {{")
+        body.add(
+            f"  for (int64_t first = blockIdx.x * int64_t({outputs}); first < total; "
+            f"first += gridDim.x * int64_t({outputs})) {{"
+        )
         body.add(f"    const int64_t at = first + {place[0]};")
         body.add("    const bool live = at < total;")
-        scope = _Scope({}, None, "    ")
+        scope = _Scope({}, None, "    ", text=Text(self.kernel.span.source))
         rest = "(live ? at : 0)"
         for i in range(len(dims) - 1, -1, -1):
             name = f"i{i}"
@@ -203,7 +208,7 @@ class _ReduceEmitter:
         found: set[Dim] = set()
         for a in value.args:
             found |= self._varies(a)
-        return found - {value.attr} if value.op in _COMBINE else found  # type: ignore[arg-type]
+        return found - {value.attr} if value.op in _COMBINE else found
 
     def _expression(self, scope: _Scope, index: int, value: Value) -> str:
         if value.op == "axis":
@@ -230,13 +235,18 @@ class _ReduceEmitter:
         n = self.counter
         self.counter += 1
         index, total = f"r{n}", f"total{n}"
-        inner = _Scope({**scope.indices, value.attr: index}, scope, scope.indent + "  ")
+        inner = _Scope(
+            {**scope.indices, value.attr: index}, scope, scope.indent + "  ", text=Text(self.kernel.span.source)
+        )
         term = self._value(inner, value.args[0])
         start, step = ("part", str(self.group)) if shared else ("0", "1")
         extent = self._extent(value.attr)
         text = scope.text
         text.add(f"{scope.indent}float {total} = {identity};", value.span)
-        text.add(f"{scope.indent}for (int {index} = {start}; {index} < {extent}; {index} += {step}) {{{note(value.span)}", value.span)
+        text.add(
+            f"{scope.indent}for (int {index} = {start}; {index} < {extent}; {index} += {step}) {{{note(value.span)}",
+            value.span,
+        )
         text.extend(inner.text)
         text.add(f"{scope.indent}  {total} = {combine}::of({total}, {term});", value.span)
         text.add(f"{scope.indent}}}")

@@ -1,7 +1,7 @@
 """The compute node: all maps of a body as one function over a thread's fragment.
 
-Scalars come first, then what varies by row alone, then, for each block of 8 accumulator columns, what varies by column alone
-and for each of the two rows the rest, element by element in straight-line code. The compiler sees one
+Scalars come first, then what varies by row alone, then, for each block of 8 accumulator columns, what varies by
+column alone and for each of the two rows the rest, element by element in straight-line code. The compiler sees one
 fragment at a time, in registers, with every index known.
 """
 
@@ -15,20 +15,21 @@ from coda_lang.backend_cutlass.naming import identifier
 from coda_lang.backend_cutlass.shapes import Form
 from coda_lang.ir.program import Kernel
 from coda_lang.ir.types import Dim, DType
-from coda_lang.source import NOWHERE, Span
+from coda_lang.source import NOWHERE, Source, Span
 
 
 @dataclass
 class Text:
-    """Lines of CUDA, and the .coda place that each comes from."""
+    """Lines of CUDA, and the place in `origin` that each comes from; those of imported functions have none."""
 
+    origin: Source
     lines: list[str] = field(default_factory=list)
     places: list[int | None] = field(default_factory=list)
 
     def add(self, line: str, span: Span = NOWHERE) -> None:
         for part in line.split("\n"):
             self.lines.append(part)
-            self.places.append(None if span is NOWHERE else span.start)
+            self.places.append(span.start if span is not NOWHERE and span.source is self.origin else None)
 
     def extend(self, other: Text, indent: str = "") -> None:
         for line, place in zip(other.lines, other.places, strict=True):
@@ -69,13 +70,14 @@ class Table:
     dtype: DType
     form: Form
     columns: int  # 1 or 2 extents
+    contiguous: bool  # along its columns
 
 
 class Functor:
     """Writes the body of the compute node's `visit`.
 
-    `inputs` maps a value (a load or the accumulator) to the name of the fragment that brings it; `scalars` a host scalar's
-    name, or an axis length, to its field of the block; `tables` the inputs that are gathered from.
+    `inputs` maps a value (a load or the accumulator) to the name of the fragment that brings it; `scalars` and
+    `lengths` a host scalar's name and an extent to their fields of the block; `tables` are gathered from.
     """
 
     def __init__(
@@ -150,10 +152,12 @@ class Functor:
         if table.columns == 2:
             walk = _walk_name(self.forms[index])
             inner = table.form.columns == "kInner"
-            at = f"column{table.form.width} + {c}" if walk is None else f"{walk}.{'column' if inner else 'head'}_of({c})"
+            at = (
+                f"column{table.form.width} + {c}" if walk is None else f"{walk}.{'column' if inner else 'head'}_of({c})"
+            )
         row = self.element(value.args[0], 0, 0)
         name = "arg_" + identifier(name)
-        stride = f"block.{name}_stride1" if table.columns == 2 else "0"
+        stride = "0" if table.columns == 1 else "1" if table.contiguous else f"block.{name}_stride1"
         data = f"static_cast<{STORAGE[table.dtype.name]} const*>(block.{name})"
         guard = ""
         if table.columns == 2 and table.form.columns == "kWhole":
@@ -165,7 +169,7 @@ class Functor:
 
     def write(self, members: list[Member]) -> Text:
         """The body of `visit`: computes every member of `out[0]`."""
-        text = Text()
+        text = Text(self.kernel.span.source)
         text.add("cutlass::Array<Outputs, 1> out;")
         computed = [i for i in range(len(self.kernel.values)) if self._computed(i)]
         by_kind: dict[str, list[int]] = {"scalar": [], "column": [], "row": [], "tile": []}
@@ -177,11 +181,15 @@ class Functor:
             text.add(f"const {self._type(i)} v{i} = {self.compute(i, 0)};{self._note(i)}", self._span(i))
         for i in by_kind["column"]:
             text.add(f"{self._type(i)} v{i}[2];", self._span(i))
-            text.add(f"CODA_UNROLL for (int h = 0; h < 2; ++h) v{i}[h] = {self.compute(i, 0)};{self._note(i)}", self._span(i))
+            text.add(
+                f"CODA_UNROLL for (int h = 0; h < 2; ++h) v{i}[h] = {self.compute(i, 0)};{self._note(i)}", self._span(i)
+            )
         for i in sorted({v.args[0] for v in self.kernel.values if v.op == "onehot"}):
             if self.forms[i].rows:
                 text.add(f"int i{i}[2];")
-                text.add(f"CODA_UNROLL for (int h = 0; h < 2; ++h) i{i}[h] = coda::column_index({self.element(i, 0, 0)});")
+                text.add(
+                    f"CODA_UNROLL for (int h = 0; h < 2; ++h) i{i}[h] = coda::column_index({self.element(i, 0, 0)});"
+                )
             else:
                 text.add(f"const int i{i} = coda::column_index({self.element(i, 0, 0)});")
         for m in members:
@@ -202,7 +210,9 @@ class Functor:
         for m in members:
             if m.form.kind == "row":
                 for c in range(m.form.width):
-                    text.add(f"  out[0].{m.name}[k * {m.form.width} + {c}] = {self._stored(m, c)};", self._member_span(m))
+                    text.add(
+                        f"  out[0].{m.name}[k * {m.form.width} + {c}] = {self._stored(m, c)};", self._member_span(m)
+                    )
         tiles = [m for m in members if m.form.kind == "tile"]
         if tiles:
             text.add("  CODA_UNROLL for (int h = 0; h < 2; ++h) {")
@@ -211,7 +221,9 @@ class Functor:
             for m in tiles:
                 w = m.form.width
                 for c in range(w):
-                    text.add(f"    out[0].{m.name}[(k * 2 + h) * {w} + {c}] = {self._stored(m, c)};", self._member_span(m))
+                    text.add(
+                        f"    out[0].{m.name}[(k * 2 + h) * {w} + {c}] = {self._stored(m, c)};", self._member_span(m)
+                    )
             text.add("  }")
         for width, name in self._walks:
             text.add(f"  {name}.advance({4 * width});")
@@ -222,7 +234,9 @@ class Functor:
     def _elements(self, text: Text, index: int, indent: str) -> None:
         for c in range(self.forms[index].width):
             note = self._note(index) if c == 0 else ""
-            text.add(f"{indent}const {self._type(index)} v{index}_{c} = {self.compute(index, c)};{note}", self._span(index))
+            text.add(
+                f"{indent}const {self._type(index)} v{index}_{c} = {self.compute(index, c)};{note}", self._span(index)
+            )
 
     def _stored(self, m: Member, c: int) -> str:
         new = self.element(m.value, m.form.width, c)
@@ -265,9 +279,7 @@ class Functor:
 
     def _computed(self, index: int) -> bool:
         value = self.kernel.values[index]
-        if index in self.inputs or value.op in ("const", "axis", "load") or value.op in _BEHIND:
-            return False
-        return True
+        return not (index in self.inputs or value.op in ("const", "axis", "load") or value.op in _BEHIND)
 
     def _type(self, index: int) -> str:
         return WIDE[self.kernel.values[index].type.dtype.kind]
@@ -283,9 +295,7 @@ class Functor:
 
 
 # What nodes behind the compute node do.
-_BEHIND = frozenset(
-    {"tile_sum", "tile_max", "tile_absmax", "segment_sum", "tile_logsumexp", "tile_welford", "pick"}
-)
+_BEHIND = frozenset({"tile_sum", "tile_max", "tile_absmax", "segment_sum", "tile_logsumexp", "tile_welford", "pick"})
 
 
 def _brought(name: str, form: Form, c: int) -> str:
@@ -311,5 +321,3 @@ def note(span: Span) -> str:
         return ""
     text = " ".join(span.text.split())
     return f"  // {span.line}: {text if len(text) <= 60 else text[:57] + '…'}".rstrip("\\")
-
-

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 
 def identifier(name: str) -> str:
-    """`name` in ASCII, distinct names distinct: other letters by their code, and the mark of `abi.output_key` as ``_out``.
+    """`name` in ASCII: other letters by their code, the mark of `abi.output_key` as ``_out``.
 
     Emitted names carry a prefix besides, so that none is a keyword or a name of ours.
     """
-    return "".join(c if c.isascii() and c.isalnum() or c == "_" else "_out" if c == "'" else f"_u{ord(c):x}_" for c in name)
+    return "".join(
+        c if (c.isascii() and c.isalnum()) or c == "_" else "_out" if c == "'" else f"_u{ord(c):x}_" for c in name
+    )

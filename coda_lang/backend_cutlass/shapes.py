@@ -39,7 +39,8 @@ SCALAR_FORM = Form()
 
 
 def grid_of(kernel: Kernel) -> Grid:
-    assert kernel.rows is not None and kernel.cols is not None
+    assert kernel.rows is not None
+    assert kernel.cols is not None
     split = next((s for s in kernel.splits if s.axis == kernel.cols.axis), None)
     return Grid(kernel.rows, kernel.cols, split)
 

@@ -11,9 +11,10 @@ CUTLASS_DEVICE void prefetch(TensorMap const* map) {
 }
 
 // Brings the box at (inner, outer) to shared memory, of this block or of those in `mask`, and counts it on their barriers.
-template <bool kMulticast>
+// What is read kOnce need not stay in L2.
+template <bool kMulticast, bool kOnce = false>
 CUTLASS_DEVICE void tma_load(TensorMap const* map, uint64_t* barrier, uint16_t mask, void* smem, int inner, int outer) {
-  constexpr uint64_t hint = uint64_t(cute::TMA::CacheHintSm90::EVICT_NORMAL);
+  constexpr uint64_t hint = uint64_t(kOnce ? cute::TMA::CacheHintSm90::EVICT_FIRST : cute::TMA::CacheHintSm90::EVICT_NORMAL);
   if constexpr (kMulticast) cute::SM90_TMA_LOAD_MULTICAST_2D::copy(map, barrier, mask, hint, smem, inner, outer);
   else cute::SM90_TMA_LOAD_2D::copy(map, barrier, hint, smem, inner, outer);
 }

@@ -75,7 +75,7 @@ struct TileCallbacks : Callbacks {
       for (int g = 0; g < Config::kWarpgroups; ++g) {
         CUTLASS_PRAGMA_UNROLL
         for (int box = 0; box < S::kBoxes; ++box) {
-          tma_load<false>(params.map, barrier, 0, shared->stage[stage][g] + box * (64 * S::kBoxBytes),
+          tma_load<false, true>(params.map, barrier, 0, shared->stage[stage][g] + box * (64 * S::kBoxBytes),
                           (tile.n0 + epi_n * Config::kSub) / 2 * W + box * S::kBoxColumns, tile.m0 + (epi_m + g) * 64);
         }
       }

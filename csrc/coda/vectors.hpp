@@ -152,8 +152,8 @@ CUTLASS_DEVICE int column_index(int64_t index) { return index == int(index) ? in
 // table[index, column]; NaN where the index is outside the table.
 template <class T>
 CUTLASS_DEVICE float gather(T const* table, int64_t row_stride, int64_t column_stride, int rows, int64_t index, int column) {
-  return uint64_t(index) < uint64_t(rows) ? Format<T>::widen(table[index * row_stride + column * column_stride])
-                                          : __int_as_float(0x7fffffff);
+  T const* row = table + index * row_stride;
+  return uint64_t(index) < uint64_t(rows) ? Format<T>::widen(row[column * column_stride]) : __int_as_float(0x7fffffff);
 }
 
 }  // namespace coda
