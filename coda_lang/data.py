@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from coda_lang.binding import Binding
+from coda_lang.binding import Binding, Shape
 from coda_lang.domains import bound_value, inside, show_domain
 from coda_lang.errors import ArgumentError, did_you_mean
 from coda_lang.ir.numerics import STORAGE, Array, from_storage, to_storage
@@ -66,14 +66,8 @@ def draw(
         ArgumentError: a name is unknown, an element type is no choice, or a domain has no elements.
     """
     given, optional = dict(given or {}), frozenset(optional)
-    _known(kernel, "axis", sizes or {}, kernel.axes)
-    _known(kernel, "dtype parameter", dtypes or {}, [p.name for p in kernel.dtypes])
-    _known(kernel, "input", {*given, *optional}, [p.name for p in kernel.params])
-    lengths = choose_sizes(kernel, sizes, {n: np.shape(x) for n, x in given.items()})
-    types = _choose_dtypes(kernel, dtypes or {}, given)
-    binding = Binding(
-        kernel, dict(lengths), _opaque(kernel, lengths, given, tile), {n: DTYPES[t] for n, t in types.items()}
-    )
+    binding = _bound(kernel, sizes or {}, dtypes or {}, given, optional, tile)
+    lengths = binding.extents
     wanted = [p for p in kernel.params if p.name not in given and (p.default is None or p.name in optional)]
     scalars = {p.name: given.get(p.name, p.default) for p in kernel.params if p.host}
     scalars = {n: x for n, x in scalars.items() if x is not None}
@@ -91,7 +85,43 @@ def draw(
     arguments = {p.name: arguments[p.name] for p in kernel.params if p.name in arguments}
     fixed = _fixed_axes(kernel, arguments)
     arguments |= {n: length for n, length in lengths.items() if n in (sizes or {}) or n not in fixed}
+    types = {n: t.name for n, t in binding.dtypes.items()}
     return Drawn(arguments, lengths, types, tuple(p.name for p in kernel.params if p in wanted))
+
+
+def shapes(
+    kernel: Kernel,
+    *,
+    sizes: Mapping[str, int] | None = None,
+    dtypes: Mapping[str, str] | None = None,
+    optional: Collection[str] = (),
+    tile: tuple[int, int] = DEFAULT_TILE,
+) -> tuple[dict[str, Shape], Binding]:
+    """The arrays that `draw` would make, by name, and the lengths and element types that they have. Nothing is made.
+
+    Raises:
+        ArgumentError: as `draw`.
+    """
+    binding = _bound(kernel, sizes or {}, dtypes or {}, {}, optional, tile)
+    wanted = [p for p in kernel.params if not p.host and (p.default is None or p.name in optional)]
+    return {p.name: Shape(_shape(kernel, p, binding), binding.dtype(p).name) for p in wanted}, binding
+
+
+def _bound(
+    kernel: Kernel,
+    sizes: Mapping[str, int],
+    dtypes: Mapping[str, str],
+    given: Mapping[str, Any],
+    optional: Collection[str],
+    tile: tuple[int, int],
+) -> Binding:
+    """A length for every axis and a type for every dtype parameter."""
+    _known(kernel, "axis", sizes, kernel.axes)
+    _known(kernel, "dtype parameter", dtypes, [p.name for p in kernel.dtypes])
+    _known(kernel, "input", {*given, *optional}, [p.name for p in kernel.params])
+    lengths = choose_sizes(kernel, sizes, {n: np.shape(x) for n, x in given.items()})
+    types = {n: DTYPES[t] for n, t in _choose_dtypes(kernel, dtypes, given).items()}
+    return Binding(kernel, lengths, _opaque(kernel, lengths, given, tile), types)
 
 
 def _known(kernel: Kernel, what: str, names: Collection[str], known: Collection[str]) -> None:

@@ -47,11 +47,22 @@ class _Built:
 class Planned:
     """A prepared call. Calling it launches; ``outputs`` maps names to the arrays that each run writes."""
 
-    def __init__(self, plan: Plan, outputs: dict[str, Any], config: Config | None) -> None:
+    def __init__(self, plan: Plan, outputs: dict[str, Any], config: Config | None, built: _Built) -> None:
         self._plan = plan
+        self._built = built
         self.outputs = outputs
         self.config = config
         self.bind = plan.bind
+
+    @property
+    def tile(self) -> tuple[int, int] | None:
+        """Rows and columns of the accumulator's tile; None in a reduce."""
+        return self._built.emitted.tile
+
+    @property
+    def report(self) -> Report:
+        """What the compiler said, with the seconds that loading took."""
+        return replace(self._built.report, load_seconds=self._built.launchable.load_seconds)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -111,7 +122,7 @@ class GpuProgram:
         results = {n: call.tensors[n].owner if n in inout else outputs[n] for n in call.order}
         if plan.empty and any(np.prod(np.shape(x)) for x in outputs.values()):
             self._fill_by_interpreter(call, views, tile)
-        return Planned(plan, results, chosen)
+        return Planned(plan, results, chosen, built)
 
     def tile(self, call: Call, config: Any = None) -> tuple[int, int]:
         """The tile that such a call would run with; it fixes the extent of partials."""
