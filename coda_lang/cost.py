@@ -16,8 +16,8 @@ _MOVES = frozenset({"even", "odd", "unpairs"})
 
 @dataclass(frozen=True)
 class Cost:
-    """`flops` are those of the product, 2·M·N·K; `operations` are the element operations of all else, each counted once,
-    whatever it takes. `reads` and `writes` are bytes by tensor: each array moved once, as if caches were perfect.
+    """`flops` are those of the product, 2·M·N·K; `operations` are the element operations of all else, each counted
+    once, whatever it takes. `reads` and `writes` are bytes by tensor: each array moved once, as if caches were perfect.
     """
 
     flops: int
@@ -72,7 +72,8 @@ def cost(binding: Binding, tile: tuple[int, int] | None = None) -> Cost:
             reads[store.target] = writes[store.target]
     flops = 0
     if kernel.product is not None:
-        assert kernel.rows is not None and kernel.cols is not None
+        assert kernel.rows is not None
+        assert kernel.cols is not None
         flops = 2 * count((kernel.rows, kernel.cols, kernel.product.contracted))
     return Cost(flops, sum(count(_worked(kernel, v)) for v in kernel.values if _works(v)), reads, writes)
 

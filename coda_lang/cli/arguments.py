@@ -19,6 +19,10 @@ commands:
   coda-run ir FILE [KERNEL]             show the typed form that the backends work on
   coda-run list [FILE…]                 what files offer: signatures and first lines of documentation
   coda-run explain [CODE]               what an error code means, with a wrong and a right program
+  coda-run explain FILE [KERNEL]        how a call runs on the GPU: schedule, tiles, memory, the least time
+  coda-run cuda FILE [KERNEL]           print the CUDA source that is generated
+  coda-run cubin FILE [KERNEL]          compile it, and report registers, shared memory and times (needs no GPU)
+  coda-run cache show|clear             the compiled kernels that are kept on disk
   `coda-run COMMAND --help` shows the options of each.
 
 examples:
@@ -27,12 +31,16 @@ examples:
   coda-run programs/linear.coda --input a=a.npy --input b=weights.npz:w1 --input bias=random --out results
   coda-run programs/reduces.coda rstd_from_squares --scalar eps=1e-5 --json
   coda-run programs/cross_entropy.coda --outputs z,lse,t --tile 64x128 --exact
+  coda-run programs/rmsnorm_swiglu.coda --compare --dim M=4096,N=4096,K=4096
 
 FILE's main kernel is the one with the file's name, else its first. Inputs that no option gives are drawn at random
 from the domains that the signature states, with small sizes that fit it; optional inputs are left out.
 A file whose name is a command's is written with its folder: `coda-run ./check`.
 
-exit codes: 0 right, 1 the program is wrong, 2 the call is wrong"""
+exit codes: 0 right, 1 the program is wrong or --compare found an output outside its bound, 2 the call is wrong"""
+
+
+CONFIG_HELP = "the GPU's schedule, as in 128x256,cluster=2x1,cooperative,stages=4 (default: by the shape)"
 
 
 class UsageError(ArgumentError):
@@ -84,7 +92,15 @@ def run_parser() -> argparse.ArgumentParser:
         "--outputs", metavar="z,y", type=_names, help="what to compute (default: all but the optional ones)"
     )
     run.add_argument("--tile", metavar="128x256", type=_tile, help="rows and columns of a tile, for partials")
-    run.add_argument("--backend", choices=BACKENDS, default="auto", help="where to run (default auto)")
+    run.add_argument(
+        "--backend", choices=BACKENDS, default="auto", help="where to run (default auto: the GPU if there is one)"
+    )
+    run.add_argument("--config", metavar="SCHEDULE", help=CONFIG_HELP)
+    run.add_argument(
+        "--compare",
+        action="store_true",
+        help="run on the GPU and the interpreter: each output's error beside its bound",
+    )
     run.add_argument("--exact", action="store_true", help="evaluate in f64, rounding at the stores only")
     run.add_argument("--check-domains", action="store_true", help="verify that inputs lie in their domains")
     results = parser.add_argument_group("results")
@@ -121,7 +137,44 @@ def _list(parser: argparse.ArgumentParser) -> None:
 
 
 def _explain(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("code", metavar="CODE", nargs="?", help="an error code such as E0201 (default: list all)")
+    text = "an error code such as E0201 (default: list all codes), or a program"
+    parser.add_argument("subject", metavar="CODE|FILE", nargs="?", help=text)
+    parser.add_argument("kernel", metavar="KERNEL", nargs="?", help="of FILE (default: as for running it)")
+    call = parser.add_argument_group("the call of FILE")
+    call.add_argument("--dim", metavar="M=512", type=_sizes, action="append", default=[], help="the length of an axis")
+    _form(call)
+
+
+def _form(parser: argparse._ActionsContainer) -> None:
+    """What decides which kernel is compiled, beside the shape."""
+    text = "a dtype parameter's type (default: its first choice)"
+    parser.add_argument("--dtype", metavar="T=f16", type=_pair, action="append", default=[], help=text)
+    parser.add_argument("--inputs", metavar="c,bias", type=_names, default=[], help="optional inputs that are passed")
+    text = "what is computed (default: all but the optional ones)"
+    parser.add_argument("--outputs", metavar="z,y", type=_names, help=text)
+    parser.add_argument("--config", metavar="SCHEDULE", help=CONFIG_HELP)
+
+
+def _cuda(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", metavar="FILE", help="the program")
+    parser.add_argument("kernel", metavar="KERNEL", nargs="?", help="of FILE (default: as for running it)")
+    _form(parser)
+
+
+def _cubin(parser: argparse.ArgumentParser) -> None:
+    _cuda(parser)
+    parser.add_argument(
+        "-o", "--output", metavar="PATH", help="where to write the cubin (default: it stays in the cache)"
+    )
+    parser.add_argument(
+        "--arch", metavar="ARCH", default="sm_90a", help="the architecture (default, and the only one: sm_90a)"
+    )
+    parser.add_argument("--json", action="store_true", help="print the report as a JSON object")
+
+
+def _cache(parser: argparse.ArgumentParser) -> None:
+    text = "show lists the kernels; clear removes them, remembered digests and kept sources of failed compiles"
+    parser.add_argument("action", choices=("show", "clear"), help=text)
 
 
 COMMANDS: dict[str, tuple[str, str, Callable[[argparse.ArgumentParser], None]]] = {
@@ -146,9 +199,25 @@ COMMANDS: dict[str, tuple[str, str, Callable[[argparse.ArgumentParser], None]]] 
         _list,
     ),
     "explain": (
-        "What an error code means, with a wrong and a right program.",
-        "coda-run explain E0201",
+        "What an error code means, with a wrong and a right program.\nOr how a call runs on the GPU: its schedule "
+        "and why others do not fit, tiles, shared memory, how each tensor is moved,\nand the least time that it takes.",
+        "coda-run explain E0201\n  coda-run explain programs/rmsnorm_swiglu.coda --dim M=4096,N=28672,K=4096",
         _explain,
+    ),
+    "cuda": (
+        "Print the CUDA source that is generated for a kernel, with the lines that it comes from.",
+        "coda-run cuda programs/swiglu.coda geglu --dtype T=f16 --config 128x128,pingpong",
+        _cuda,
+    ),
+    "cubin": (
+        "Compile a kernel and report what the compiler says: registers, spills, shared memory, times. Needs no GPU.",
+        "coda-run cubin programs/swiglu.coda\n  coda-run cubin programs/linear.coda --inputs c,bias -o linear.cubin",
+        _cubin,
+    ),
+    "cache": (
+        "The compiled kernels that are kept on disk (CODA_CACHE_DIR; by default coda-lang in the user's cache folder).",
+        "coda-run cache show\n  coda-run cache clear",
+        _cache,
     ),
 }
 

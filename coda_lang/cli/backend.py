@@ -7,48 +7,115 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from coda_lang.cli import terminal
+from coda_lang.cli.arguments import UsageError
+from coda_lang.data import DEFAULT_TILE
 from coda_lang.errors import BackendError
 
 if TYPE_CHECKING:
     from coda_lang.api import Program
+    from coda_lang.cli.comparison import Line
     from coda_lang.interp.run import Progress
     from coda_lang.ir.numerics import Array
 
 
 @dataclass(frozen=True)
 class Options:
-    """How to run, whatever the backend."""
+    """What the command line asks of a run. `tile` is the interpreter's, `config` and `compare` are the GPU's."""
 
-    tile: tuple[int, int]
+    backend: str = "auto"
+    tile: tuple[int, int] | None = None
     outputs: list[str] | None = None
     exact: bool = False
     check_domains: bool = False
+    config: str | None = None
+    compare: bool = False
 
 
 @dataclass(frozen=True)
 class Ran:
-    """``outputs`` are on the host; ``note`` says where and how they were made; ``seconds`` is the run alone."""
+    """`outputs` are on the host; `note` says where and how they were made; `seconds` is the run alone; `remarks` are
+    what made it slow; `compared` has each output beside the reference, if that was asked for; `facts` are for JSON.
+    """
 
     backend: str
     note: str
     outputs: dict[str, Array]
     seconds: float
+    tile: tuple[int, int]
+    remarks: tuple[str, ...] = ()
+    compared: tuple[Line, ...] = ()
+    facts: Mapping[str, Any] | None = None
 
 
-def run(name: str, program: Program, arguments: Mapping[str, Any], options: Options, progress: Progress | None) -> Ran:
-    """Run a kernel on backend `name`: auto, interp or cuda. Raises ArgumentError or BackendError."""
-    if name == "cuda":
-        raise BackendError("the cuda backend is not available on this command line", "run with --backend interp")
+def run(program: Program, arguments: Mapping[str, Any], options: Options, progress: Progress | None) -> Ran:
+    """Run a kernel where the options say. Raises ArgumentError or BackendError."""
+    if choose(program, options) == "interp":
+        return _interpret(program, arguments, options, progress)
+    from coda_lang.cli import gpu
+
+    return gpu.run(program, arguments, options, progress)
+
+
+def choose(program: Program, options: Options) -> str:
+    """``interp`` or ``cuda``. Auto is the GPU if there is one that can be used, but for what only the interpreter does.
+
+    Raises:
+        UsageError: options that do not go together.
+        BackendError: the GPU is asked for and cannot be used.
+    """
+    theirs = [o for o, given in (("--compare", options.compare), ("--config", options.config)) if given]
+    own = [o for o, given in (("--exact", options.exact), ("--tile", options.tile)) if given]
+    if program.kind == "reduce" and "--tile" in own:
+        own.remove("--tile")  # it says how many partials are drawn, wherever they are combined
+    if options.backend == "interp":
+        if theirs:
+            raise UsageError(f"{theirs[0]} is for the GPU", "leave out --backend interp")
+        return "interp"
+    if own and (theirs or options.backend == "cuda"):
+        help = "the schedule fixes the tile: write --config 128x256" if own[-1] == "--tile" else "leave one of them out"
+        raise UsageError(f"{own[-1]} is for the interpreter, {(theirs or ['--backend cuda'])[0]} for the GPU", help)
+    if own:
+        return "interp"
+    from coda_lang.backend_cutlass import device
+
+    if theirs or options.backend == "cuda":
+        try:
+            device.get(0)
+        except BackendError as error:
+            asked = theirs[0] if theirs else "--backend cuda"
+            raise BackendError(f"{asked} needs a Hopper GPU: {error.message}", error.help) from None
+        return "cuda"
+    if device.available() is not None:
+        return "interp"
+    return _with_what_it_needs()
+
+
+def _with_what_it_needs() -> str:
+    """There is a GPU: a missing package should not go unnoticed, but is no reason not to run."""
+    from coda_lang import arrays
+    from coda_lang.backend_cutlass import toolchain
+
+    try:
+        toolchain.find()
+        arrays.library("cupy")
+    except BackendError as error:
+        terminal.warning(f"the GPU is not used: {error.message}", error.help)
+        return "interp"
+    return "cuda"
+
+
+def _interpret(program: Program, arguments: Mapping[str, Any], options: Options, progress: Progress | None) -> Ran:
+    tile = options.tile or DEFAULT_TILE
     start = time.perf_counter()
     result = program.interpret(
         **arguments,
-        tile=options.tile,
+        tile=tile,
         exact=options.exact,
         outputs=options.outputs,
         check=options.check_domains,
         progress=progress,
     )
     seconds = time.perf_counter() - start
-    rows, cols = options.tile
-    note = f"interpreter{' in f64' if options.exact else ''}, tiles of {rows}x{cols}"
-    return Ran("interp", note, dict(result.items()), seconds)
+    note = f"interpreter{' in f64' if options.exact else ''}, tiles of {tile[0]}x{tile[1]}"
+    return Ran("interp", note, dict(result.items()), seconds, tile)

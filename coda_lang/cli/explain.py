@@ -1,8 +1,9 @@
-"""`coda-run explain [E0123]`: what an error code means."""
+"""`coda-run explain [E0123]`: what an error code means. Of a file: how a call of it runs, which `schedule` shows."""
 
 from __future__ import annotations
 
 import argparse
+import re
 import textwrap
 
 from coda_lang.cli.arguments import UsageError
@@ -12,14 +13,29 @@ from coda_lang.errors import did_you_mean
 
 
 def run(options: argparse.Namespace) -> int:
-    if options.code is None:
+    if options.subject is not None and not re.fullmatch(r"[A-Za-z][0-9]{1,6}", options.subject):
+        from coda_lang.cli import schedule
+
+        return schedule.run(options)
+    if (
+        options.kernel is not None
+        or options.dim
+        or options.dtype
+        or options.inputs
+        or options.outputs
+        or options.config
+    ):
+        raise UsageError(
+            "an error code has no call to describe", "name a file: coda-run explain FILE [KERNEL] --dim M=512"
+        )
+    if options.subject is None:
         for name, code in sorted(CODES.items()):
             print(f"{paint(name, 'bold')}  {code.title}")
         return 0
-    name = options.code.upper()
+    name = options.subject.upper()
     if name not in CODES:
         help = did_you_mean(name, CODES) or "`coda-run explain` lists all"
-        raise UsageError(f"there is no error code {options.code}", help)
+        raise UsageError(f"there is no error code {options.subject}", help)
     code = CODES[name]
     print(f"{paint(name, 'bold')}: {code.title}\n")
     print(_paragraphs(code.text))

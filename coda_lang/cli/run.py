@@ -8,6 +8,7 @@ from typing import Any
 from coda_lang.api import Program
 from coda_lang.cli import arrays, backend, terminal
 from coda_lang.cli.arguments import UsageError, collected
+from coda_lang.cli.comparison import comparison_table
 from coda_lang.cli.programs import choose, load
 from coda_lang.cli.progress import Progress
 from coda_lang.cli.summary import Summary, json_number, outputs_table, summarise
@@ -24,18 +25,26 @@ def run(options: argparse.Namespace) -> int:
     module = load(options.file)
     terminal.diagnostics(module.warnings)
     program = Program(choose(module, options.kernel))
-    tile = options.tile or DEFAULT_TILE
-    how = backend.Options(tile, options.outputs, options.exact, options.check_domains)
-    drawn = _arguments(program, options, tile)
+    how = backend.Options(
+        options.backend,
+        options.tile,
+        options.outputs,
+        options.exact,
+        options.check_domains,
+        options.config,
+        options.compare,
+    )
+    backend.choose(program, how)  # before data are drawn: a call that cannot run says so at once
+    drawn = _arguments(program, options, options.tile or DEFAULT_TILE)
     with Progress(f"running {program.name}") as progress:
-        ran = backend.run(options.backend, program, drawn.arguments, how, progress)
+        ran = backend.run(program, drawn.arguments, how, progress)
     files = arrays.save(options.out, ran.outputs) if options.out is not None else {}
     summaries = [summarise(name, x) for name, x in ran.outputs.items()]
     if options.json:
         terminal.print_json(_as_json(program, options, how, drawn, ran, summaries, files))
     else:
         _show(program, options, drawn, ran, summaries, files)
-    return 0
+    return 1 if any(line.wrong for line in ran.compared) else 0
 
 
 # -- arguments ---------------------------------------------------------------------------------------------------------
@@ -134,14 +143,18 @@ def _show(
     print(f"{terminal.paint(program.name, 'bold')}  {'  '.join(part for part in (sizes, types) if part)}")
     random = f"; {', '.join(drawn.random)} random with seed {options.seed}" if drawn.random else ""
     print(terminal.paint(f"{ran.note}, {_seconds(ran.seconds)}{random}", "dim"))
+    for remark in ran.remarks:
+        print(terminal.paint(remark, "dim"))
     print()
-    print(outputs_table(summaries))
+    print(comparison_table(ran.compared) if ran.compared else outputs_table(summaries))
     if files:
         print()
         print(f"wrote {', '.join(files.values())}")
 
 
 def _seconds(seconds: float) -> str:
+    if seconds < 1e-3:
+        return f"{seconds * 1e6:.0f} µs"
     return f"{seconds * 1e3:.1f} ms" if seconds < 1 else f"{seconds:.2f} s"
 
 
@@ -164,12 +177,13 @@ def _as_json(
             entry |= {"value": json_number(x)} if p.host else {"shape": list(getattr(x, "shape", ()))}
             inputs.append(entry)
     outputs = [s.as_json() | ({"file": files[s.name]} if s.name in files else {}) for s in summaries]
+    compared = {"compare": [line.as_json() for line in ran.compared]} if ran.compared else {}
     return {
         "file": options.file,
         "kernel": program.name,
         "kind": program.kind,
         "backend": ran.backend,
-        "tile": list(how.tile),
+        "tile": list(ran.tile),
         "exact": how.exact,
         "seed": options.seed,
         "sizes": drawn.sizes,
@@ -177,4 +191,6 @@ def _as_json(
         "seconds": round(ran.seconds, 6),
         "inputs": inputs,
         "outputs": outputs,
+        **(ran.facts or {}),
+        **compared,
     }

@@ -1,0 +1,27 @@
+"""The form of a program that a command line asks for: what is compiled, without a call."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from coda_lang.api import Program
+from coda_lang.cli import terminal
+from coda_lang.cli.arguments import UsageError, collected
+from coda_lang.cli.programs import choose, load
+
+
+def program(file: str, kernel: str | None, config: str | None) -> Program:
+    """The program, its file's warnings shown. Raises UsageError for a schedule that it cannot have."""
+    module = load(file)
+    terminal.diagnostics(module.warnings)
+    found = Program(choose(module, kernel))
+    if config is not None and found.ir.product is None:
+        raise UsageError(f"{found.name} is a {found.kind} and has no schedule to choose", "leave out --config")
+    return found
+
+
+def choices(options: argparse.Namespace) -> dict[str, Any]:
+    """What `Program.compile` and `GpuProgram.emitted` are given."""
+    dtypes = collected("--dtype", options.dtype)
+    return {"dtypes": dtypes, "inputs": options.inputs, "outputs": options.outputs, "config": options.config}

@@ -1,0 +1,248 @@
+"""`coda-run explain FILE [KERNEL]`: how a call would run on the GPU. Nothing is compiled and no array is made."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from coda_lang.api import Program
+from coda_lang.arrays import ArrayView, packed_strides
+from coda_lang.backend_cutlass import tensormap
+from coda_lang.backend_cutlass.abi import Emitted, grid, misfit, output_key
+from coda_lang.backend_cutlass.config import (
+    SHARED_LIMIT,
+    Config,
+    Footprint,
+    candidates,
+    epilogue_bytes,
+    rejection,
+    shared_bytes,
+)
+from coda_lang.backend_cutlass.emit import footprint
+from coda_lang.backend_cutlass.program import GpuProgram
+from coda_lang.backend_cutlass.staging import Needs
+from coda_lang.binding import Binding, Shape
+from coda_lang.call import Call, Caller
+from coda_lang.cli import form, terminal, units
+from coda_lang.cli.arguments import collected
+from coda_lang.cli.summary import shape
+from coda_lang.cli.table import Column, table
+from coda_lang.cost import H200, cost, roofline
+from coda_lang.data import DEFAULT_TILE, shapes
+from coda_lang.errors import ArgumentError
+from coda_lang.ir.program import Output, Param
+from coda_lang.ir.types import Dim
+
+_ALIGNED = 256  # bytes: what allocators of GPU memory give
+
+
+def run(options: argparse.Namespace) -> int:
+    program = form.program(options.subject, options.kernel, options.config)
+    sizes = collected("--dim", [pair for pairs in options.dim for pair in pairs])
+    dtypes = collected("--dtype", options.dtype)
+    given, binding = shapes(program.ir, sizes=sizes, dtypes=dtypes, optional=options.inputs)
+    lengths, types = dict(binding.extents), {n: t.name for n, t in binding.dtypes.items()}
+    call = _call(program, given, lengths, options)
+    gpu = GpuProgram(Caller(program.ir))
+    config = gpu.config(call, options.config)
+    emitted = gpu.emit(call, config)
+    view = _View(call, config, emitted)
+    reason = misfit(emitted, view.length)
+    if reason is not None:
+        raise ArgumentError(f"{program.name}: {reason}")
+    named = [*(f"{n}={x}" for n, x in lengths.items()), *(f"{n}={t}" for n, t in types.items())]
+    print(f"{terminal.paint(program.name, 'bold')}  {' '.join(named)}\n")
+    for title, text in _facts(view, options.config is not None):
+        print(f"{title:<14} {text}")
+    print(f"\n{_tensors(view)}")
+    if config is not None:
+        print(f"\n{_schedules(view)}")
+    return 0
+
+
+def _call(program: Program, given: dict[str, Shape], lengths: dict[str, int], options: argparse.Namespace) -> Call:
+    """The call on packed arrays that exist by address only."""
+    arguments: dict[str, object] = dict(lengths)
+    for p in program.ir.params:
+        if p.name in given:
+            arguments[p.name] = _array(given[p.name].shape, given[p.name].dtype)
+        elif p.host and (p.default is None or p.name in options.inputs):
+            arguments[p.name] = 1  # no number of the host's decides anything here
+    return Caller(program.ir).call(arguments, options.outputs, None)
+
+
+def _array(extents: tuple[int, ...], dtype: str) -> ArrayView:
+    return ArrayView(_ALIGNED, extents, packed_strides(extents), dtype, None, None, "numpy")
+
+
+@dataclass(frozen=True)
+class _View:
+    """A call and what the emitter made of it."""
+
+    call: Call
+    config: Config | None
+    emitted: Emitted
+
+    @property
+    def binding(self) -> Binding:
+        return self.call.binding
+
+    @property
+    def tile(self) -> tuple[int, int]:
+        return self.emitted.tile or DEFAULT_TILE
+
+    @property
+    def need(self) -> Footprint:
+        return footprint(self.call.kernel, self.binding.dtypes, self.emitted.direct)
+
+    @property
+    def operand_bits(self) -> int:
+        product = self.call.kernel.product
+        return 16 if product is None else self.binding.dtype(self.call.kernel.param(product.a)).bits
+
+    def length(self, dim: Dim) -> int:
+        return self.binding.length(dim, self.tile)
+
+
+# -- facts -------------------------------------------------------------------------------------------------------------
+
+
+def _facts(view: _View, asked: bool) -> Iterator[tuple[str, str]]:
+    emitted, config = view.emitted, view.config
+    if config is not None:
+        yield "schedule", f"{config} ({'as asked' if asked else 'the default for this shape'})"
+    yield "tiles", _tiles(view)
+    yield "threads", f"{emitted.threads} a block"
+    yield "shared memory", _shared(view)
+    work, peak = cost(view.binding, view.tile), H200
+    product = f"{units.scaled(work.flops)}FLOP in the product, " if view.config is not None else ""
+    yield "arithmetic", f"{product}{units.scaled(work.operations).strip()} element operations"
+    read, written = sum(work.reads.values()), sum(work.writes.values())
+    yield "traffic", f"{units.size(read)} read and {units.size(written)} written, if each array is moved once"
+    product_seconds, traffic_seconds = roofline(work, view.operand_bits)
+    least = f"{units.seconds(max(product_seconds, traffic_seconds))} on an {peak.name}"
+    if view.config is not None:
+        least += (
+            f": the product {units.seconds(product_seconds)}, beside it the traffic {units.seconds(traffic_seconds)}"
+        )
+    yield "least time", least
+    flops = peak.flops * 16 / view.operand_bits
+    yield "", f"(by its datasheet: {flops / 1e12:.0f} TFLOP/s of dense products, {peak.bandwidth / 1e12:.1f} TB/s)"
+
+
+def _tiles(view: _View) -> str:
+    emitted = view.emitted
+    blocks = math.prod(grid(emitted, view.length, H200.multiprocessors))
+    if emitted.tile is None:
+        return f"none; {blocks} blocks of {emitted.threads} threads for the outputs"
+    rows, cols = (-(-view.length(dim) // per) for dim, per in emitted.blocks)
+    text = f"{rows} × {cols} = {rows * cols} of {emitted.tile[0]}x{emitted.tile[1]}"
+    if not emitted.persistent:
+        return f"{text}, a block each"
+    if not rows * cols:
+        return f"{text}: nothing is launched"
+    return f"{text}: {_waves(rows * cols, *emitted.cluster, rows, cols)}"
+
+
+def _waves(tiles: int, cluster_m: int, cluster_n: int, rows: int, cols: int) -> str:
+    """How often the multiprocessors go round: a cluster takes its tiles together, those beyond the edge too."""
+    size = cluster_m * cluster_n
+    clusters = -(-rows // cluster_m) * -(-cols // cluster_n)
+    at_once = H200.multiprocessors // size
+    waves = clusters / at_once
+    busy = tiles / (math.ceil(waves) * H200.multiprocessors)
+    return f"{waves:.2f} waves on {H200.multiprocessors} multiprocessors, which are {busy:.0%} busy on average"
+
+
+def _shared(view: _View) -> str:
+    total = view.emitted.shared_bytes
+    if view.config is None:
+        return f"{units.kib(total)} a block" if total else "none that is dynamic"
+    parts = "".join(f", {title} {units.kib(size)}" for title, size in _parts(view.config, view.need))
+    return f"{units.kib(total)} of {units.kib(SHARED_LIMIT)}{parts}"
+
+
+def _parts(config: Config, need: Footprint) -> Iterator[tuple[str, int]]:
+    stage = shared_bytes(config, need) - shared_bytes(replace(config, stages=config.stages - 1), need)
+    loads = epilogue_bytes(config, replace(need, store_bytes=0, reduce_bytes=0))
+    stores = epilogue_bytes(config, replace(need, load_bytes=0, reduce_bytes=0))
+    reduces = epilogue_bytes(config, replace(need, load_bytes=0, store_bytes=0))
+    yield f"mainloop {config.stages} × {units.kib(stage)} =", config.stages * stage
+    if loads:
+        yield f"tiles loaded {config.load_stages} × {units.kib(loads // config.load_stages)} =", loads
+    if stores:
+        yield f"tiles stored {config.store_stages} × {units.kib(stores // config.store_stages)} =", stores
+    if reduces:
+        yield "reductions along columns", reduces
+    yield "barriers and padding", shared_bytes(config, need) - config.stages * stage - loads - stores - reduces
+
+
+# -- tensors -----------------------------------------------------------------------------------------------------------
+
+
+def _tensors(view: _View) -> str:
+    kernel, needs = view.call.kernel, Needs.of(view.emitted)
+    names = frozenset(p.name for p in kernel.params)
+    columns = [Column("tensor"), Column("dtype"), Column("shape"), Column("size", right=True), Column("way")]
+    rows = []
+    for p in kernel.params:
+        if p.name in view.call.tensors:
+            x = view.call.tensors[p.name]
+            rows.append(_tensor(view, needs, p, p.name, x, "updated by" if p.inout else "read by"))
+    for o in kernel.outputs:
+        x = _array(view.binding.shape(o, view.tile), view.binding.dtype(o).name)
+        rows.append(_tensor(view, needs, o, output_key(names, o.name), x, "written by"))
+    return table(columns, rows)
+
+
+def _tensor(view: _View, needs: Needs, t: Param | Output, key: str, x: ArrayView, verb: str) -> list[str]:
+    bytes_ = math.prod(x.shape) * view.binding.dtype(t).bits // 8
+    return [t.name, x.dtype, shape(x.shape), units.size(bytes_), f"{verb} {_way(view, needs, t, key, x)}"]
+
+
+def _way(view: _View, needs: Needs, t: Param | Output, key: str, x: ArrayView) -> str:
+    plain = "plain loads and stores" if isinstance(t, Param) and t.inout else "plain loads"
+    plain = "plain stores" if isinstance(t, Output) else plain
+    copied = needs.misfit(key, x)
+    if copied is not None:
+        return f"{'TMA' if key in needs.mapped else plain}, from a copy: {copied}"
+    if key in needs.mapped:
+        return "TMA"
+    if key in view.emitted.direct:
+        return f"{plain}: {tensormap.misfit(x)}"
+    if any(v.op == "gather" and v.attr == t.name for v in view.call.kernel.values):
+        return f"{plain} of the rows that an index picks"
+    if any(d.tiled for d in t.dims) and isinstance(t, Output):
+        return f"{plain}, one for each tile"
+    return plain
+
+
+# -- schedules ---------------------------------------------------------------------------------------------------------
+
+
+def _schedules(view: _View) -> str:
+    """The space, clusters left out unless they decide: what each would be like here, or why it cannot be built."""
+    assert view.config is not None
+    (rows_dim, _), (cols_dim, _) = view.emitted.blocks
+    columns = [Column("tile"), Column("schedule"), Column("epilogue", right=True), Column("stages", right=True)]
+    columns += [Column("tiles", right=True), Column("verdict")]
+    shown: dict[tuple[object, ...], tuple[Config, str | None]] = {_key(view.config): (view.config, None)}
+    for config, reason in candidates(view.need):
+        known = shown.get(_key(config))
+        if known is None or (known[1] is not None and reason is None):
+            shown[_key(config)] = (config, reason)
+    rows = []
+    for config, reason in shown.values():
+        tiles = -(-view.length(rows_dim) // config.tile_m) * -(-view.length(cols_dim) // config.tile_n)
+        verdict = "chosen" if config is view.config else "fits" if reason is None else f"does not fit: {reason}"
+        stages = str(config.stages) if reason is None else "–"
+        tile = f"{config.tile_m}x{config.tile_n}"
+        rows.append([tile, config.schedule, str(config.epilogue_n), stages, str(tiles), verdict])
+    assert rejection(view.config, view.need) is None
+    return table(columns, rows)
+
+
+def _key(config: Config) -> tuple[object, ...]:
+    return config.tile_m, config.tile_n, config.schedule, config.epilogue_n
