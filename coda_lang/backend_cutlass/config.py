@@ -9,6 +9,8 @@ from typing import Literal
 
 from coda_lang.errors import ArgumentError
 
+DEVICE_TILES = 132  # one tile for each multiprocessor of an H100 or H200
+MANY_TILES = 16 * DEVICE_TILES  # so many tiles of 128 x 128 that the last wave hardly shows
 SHARED_LIMIT = 232_448  # bytes of shared memory that one block of sm_90 may use
 REGISTERS = {"cooperative": 232, "pingpong": 232}  # of a consumer thread, as CUTLASS's kernels set them
 
@@ -104,6 +106,24 @@ class Footprint:
     reduce_bytes: float = 0.0
 
 
+# What a kernel may need for `epilogue_bytes` to leave three mainloop stages in the thriftiest configuration: bytes per
+# row and column of a subtile of 32 columns with one buffer for stores and two for loads.
+BUDGET = 60.0
+
+
+def cost(need: Footprint) -> float:
+    """The part of `BUDGET` that a kernel takes."""
+    return 2 * need.load_bytes + need.store_bytes + need.reduce_bytes / 4
+
+
+def map_schedule(need: Footprint, tile_n: int) -> tuple[int, int]:
+    """Columns at a time and store buffers of a map: large where several blocks still share a multiprocessor."""
+    for columns, stages in ((64, 2), (64, 1)):
+        if need.store_bytes * 64 * columns * stages + need.reduce_bytes * 4 * tile_n <= SHARED_LIMIT / 4:
+            return columns, stages
+    return 32, 1
+
+
 def epilogue_bytes(config: Config, need: Footprint) -> int:
     """Shared memory of the epilogue's nodes."""
     rows = 64 * config.warpgroups
@@ -135,8 +155,8 @@ def rejection(config: Config, need: Footprint = Footprint()) -> str | None:
         or config.cluster_m * config.cluster_n > 8
     ):
         return f"a cluster of {config.cluster_m}x{config.cluster_n}: 1, 2 or 4 along an axis, 8 blocks at most"
-    if config.epilogue_n not in (16, 32, 64) or config.tile_n % config.epilogue_n:
-        return f"epilogue = {config.epilogue_n}: 16, 32 or 64 columns at a time"
+    if config.epilogue_n not in (32, 64) or config.tile_n % config.epilogue_n:
+        return f"epilogue = {config.epilogue_n}: 32 or 64 columns at a time"
     if not (2 <= config.stages <= 12) or not (1 <= config.store_stages <= 8) or not (1 <= config.load_stages <= 8):
         return "2 to 12 mainloop stages, 1 to 8 of each kind in the epilogue"
     if config.swizzle < 1:
@@ -181,13 +201,20 @@ def deepest(config: Config, need: Footprint) -> Config:
 def default(need: Footprint, rows: int | None = None, cols: int | None = None) -> Config:
     """The configuration of a call that names none.
 
-    Pingpong hides one tile's epilogue behind the next tile's mainloop, which on the H200 is worth more than the wider
-    cooperative tile's saving of traffic: 0.97 against 1.00 of cuBLAS's time at 4096³, 0.95 against 0.97 at 8192³ (row
-    scale). A problem of few rows takes flatter tiles, one of too few tiles to fill the device does without clusters.
+    Pingpong hides one tile's epilogue behind the next tile's mainloop. Where tiles are only stored the epilogue is short:
+    then the wide cooperative tile wins while the last wave shows (4096³ on an H200: 1.008 against 1.027 of cuBLAS's time
+    for a plain product), and 192 columns once it does not (8192³: 0.905 against 0.966); benchmarks/results has the runs.
+    A problem of few rows takes flatter tiles, one of too few tiles to fill the device does without clusters.
     """
     if rows is not None and rows <= 64:
         return _first_that_fits([Config(64, 128, 1, 1, "pingpong", epilogue_n=32)], need)
-    clusters = 2 if rows is None or cols is None or -(-rows // 128) * -(-cols // 128) >= 132 else 1
+    tiles = -(-rows // 128) * -(-cols // 128) if rows is not None and cols is not None else MANY_TILES
+    clusters = 2 if tiles >= DEVICE_TILES else 1
+    if need.store_bytes and not need.load_bytes and not need.reduce_bytes and tiles >= 4 * DEVICE_TILES:
+        best = Config(128, 192, 2, 1, "pingpong") if tiles >= MANY_TILES else Config(128, 256, 2, 1, "cooperative")
+        fit = deepest(best, need)
+        if rejection(fit, need) is None and fit.stages >= 4:
+            return fit
     wide = [
         Config(128, 128, clusters, 1, "pingpong", epilogue_n=e, store_stages=s) for e, s in ((64, 2), (32, 2), (32, 1))
     ]

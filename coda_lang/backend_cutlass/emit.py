@@ -23,7 +23,17 @@ from coda_lang.backend_cutlass.abi import (
     layout,
     output_key,
 )
-from coda_lang.backend_cutlass.config import Config, Footprint, default, epilogue_bytes, rejection, shared_bytes
+from coda_lang.backend_cutlass.config import (
+    BUDGET,
+    Config,
+    Footprint,
+    cost,
+    default,
+    epilogue_bytes,
+    map_schedule,
+    rejection,
+    shared_bytes,
+)
 from coda_lang.backend_cutlass.cuda_ops import STORAGE
 from coda_lang.backend_cutlass.emit_reduce import emit_reduce
 from coda_lang.backend_cutlass.functor import Functor, Member, Table, Text, count, note
@@ -111,11 +121,15 @@ class _Emitter:
         self, kernel: Kernel, dtypes: Mapping[str, DType], config: Config | None, direct: frozenset[str], tap: bool
     ) -> None:
         self.kernel, self.dtypes, self.direct, self.tap = kernel, dtypes, direct, tap
+        self.spilled: set[str] = set()  # tensors that would go by TMA, were there room for so many
         self.grid = grid_of(kernel)
         self.forms = forms(kernel, self.grid)
         self.block = _Block()
         self.members: dict[tuple[object, ...], Member] = {}
         self.need = self._footprint()
+        while cost(self.need) > BUDGET and (wide := self._widest()) is not None:
+            self.spilled.add(wide)
+            self.need = self._footprint()
         self.config = config if config is not None else default(self.need)
         if kernel.product is not None:
             element = self._dtype(kernel.param(kernel.product.a))
@@ -134,7 +148,13 @@ class _Emitter:
 
     def _uses_tma(self, key: str, dtype: DType, form: Form, load: bool) -> bool:
         """Tiles of floats that are aligned and lie along the whole tile; maps have no producer warp to load by."""
-        if key in self.direct or form.kind != "tile" or form.columns != "kWhole" or dtype.kind != "float":
+        if (
+            key in self.direct
+            or key in self.spilled
+            or form.kind != "tile"
+            or form.columns != "kWhole"
+            or dtype.kind != "float"
+        ):
             return False
         return not (load and self.kernel.product is None)
 
@@ -150,6 +170,17 @@ class _Emitter:
             key = store.target if store.accumulate else output_key(names, store.target)
             found.append((store, target, key))
         return found
+
+    def _widest(self) -> str | None:
+        """The tensor stored through shared memory that takes most of it; the last of several."""
+        stored = [
+            (dtype.bits * form.width, key)
+            for store, target, key in self._written()
+            if self.kernel.values[store.value].op not in _STATES and not store.accumulate
+            for dtype, form in [(self._dtype(target), form_of(self.grid, target.dims))]
+            if self._uses_tma(key, dtype, form, False)
+        ]
+        return max(stored, key=lambda s: s[0])[1] if stored else None
 
     def _footprint(self) -> Footprint:
         loads = stores = reduces = 0.0
@@ -218,7 +249,7 @@ class _Emitter:
 
     @property
     def _sub(self) -> int:
-        return self.config.epilogue_n if self.kernel.product is not None else 64
+        return self.config.epilogue_n if self.kernel.product is not None else self._map_config().epilogue_n
 
     def _load_node(self, key: str, param: Param, span: Span) -> Node:
         name = f"Load_{self._field(key)}"
@@ -468,7 +499,8 @@ class _Emitter:
         return ((self.grid.split.inner, 8, tile),)
 
     def _map_config(self) -> Config:
-        return Config(*MAP_TILE, 1, 1, "pingpong", 2, store_stages=2)
+        columns, stages = map_schedule(self.need, MAP_TILE[1])
+        return Config(*MAP_TILE, 1, 1, "pingpong", 2, epilogue_n=columns, store_stages=stages)
 
     def _map_shared(self) -> int:
         return -(-epilogue_bytes(self._map_config(), self.need) // 1024) * 1024
@@ -501,7 +533,8 @@ class _Emitter:
         text.add(f"  static constexpr int kWarpgroups = {c.warpgroups}, kSub = {self._sub};")
         store_stages = c.store_stages if self.need.store_bytes else 0
         text.add(
-            f"  static constexpr int kLoadStages = {c.load_stages}, kLoadBytes = {loads}, kStoreStages = {store_stages};"
+            f"  static constexpr int kLoadStages = {c.load_stages}, kLoadBytes = {loads};\n"
+            f"  static constexpr int kStoreStages = {store_stages};"
         )
         maps = sum(ctype == "TensorMap" for ctype, _ in self.block.fields.values())
         text.add(f"  static constexpr int kMaps = {maps};")
@@ -564,7 +597,7 @@ class _Emitter:
             return
         major = ["MN" if m else "K" for m in (product.a_transposed, not product.b_transposed)]
         kind = "BF16BF16" if self.element == BF16 else "F16F16"
-        operation = f"MMA_64x{c.tile_n}x16_F32{kind}_SS<cute::GMMA::Major::{major[0]}, cute::GMMA::Major::{major[1]}>"
+        operation = f"MMA_64x{c.tile_n}x16_F32{kind}_SS<cute::SM90::GMMA::Major::{major[0]}, cute::SM90::GMMA::Major::{major[1]}>"
         text.add(f"using Kernel = coda::Gemm<Shape, cute::SM90::GMMA::{operation}, Tree>;", product.span)
         text.add(f"static_assert(Kernel::SharedStorageSize <= {shared_bytes(c, self.need)});")
         cluster = f"__cluster_dims__({c.cluster_m}, {c.cluster_n}, 1) " if c.cluster_m * c.cluster_n > 1 else ""

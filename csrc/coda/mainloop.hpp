@@ -14,7 +14,7 @@
 namespace coda {
 
 template <class Op, int... I>
-CUTLASS_DEVICE void wgmma(uint64_t a, uint64_t b, float* d, cute::GMMA::ScaleOut scale, cute::integer_sequence<int, I...>) {
+CUTLASS_DEVICE void wgmma(uint64_t a, uint64_t b, float* d, cute::SM90::GMMA::ScaleOut scale, cute::integer_sequence<int, I...>) {
   Op::fma(a, b, d[I]..., scale);
 }
 
@@ -141,7 +141,7 @@ struct Mainloop {
     const int warpgroup = kWarpgroups == 1 ? 0 : __shfl_sync(0xffffffffu, thread / 128, 0);
     const uint64_t a0 = descriptor(smem.a[0]) + warpgroup * (8192 >> 4), b0 = descriptor(smem.b[0]);
     PipelineState release = read;
-    auto tile = [&](cute::GMMA::ScaleOut first) {
+    auto tile = [&](cute::SM90::GMMA::ScaleOut first) {
       const uint64_t a = a0 + uint64_t(read.index()) * (kTileM * 128 >> 4);
       const uint64_t b = b0 + uint64_t(read.index()) * (kTileN * 128 >> 4);
       cute::warpgroup_arrive();
@@ -150,7 +150,7 @@ struct Mainloop {
         CUTLASS_PRAGMA_UNROLL
         for (int m = 0; m < kAtoms; ++m) {
           wgmma<Op>(a + k * kStepA + m * kWarpgroups * (8192 >> 4), b + k * kStepB, d + m * (kTileN / 2),
-                    k ? cute::GMMA::ScaleOut::One : first, cute::make_integer_sequence<int, kTileN / 2>{});
+                    k ? cute::SM90::GMMA::ScaleOut::One : first, cute::make_integer_sequence<int, kTileN / 2>{});
         }
       }
       cute::warpgroup_commit_batch();
@@ -161,14 +161,14 @@ struct Mainloop {
     };
     fence();
     pipeline.consumer_wait(read, pipeline.consumer_try_wait(read));
-    tile(cute::GMMA::ScaleOut::Zero);
+    tile(cute::SM90::GMMA::ScaleOut::Zero);
     ++read;
     fence();
     CUTLASS_PRAGMA_NO_UNROLL
     for (--k_tiles; k_tiles > 0; --k_tiles) {
       pipeline.consumer_wait(read, pipeline.consumer_try_wait(read));
       fence();
-      tile(cute::GMMA::ScaleOut::One);
+      tile(cute::SM90::GMMA::ScaleOut::One);
       cute::warpgroup_wait<1>();
       fence();
       pipeline.consumer_release(release);

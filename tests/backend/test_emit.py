@@ -284,6 +284,19 @@ def test_the_default_schedule_fits_every_program(name: str, shape: tuple[int, in
         assert rejection(config, footprint(whole, types)) is None
 
 
+@pytest.mark.parametrize("kind", ["map", "kernel"])
+def test_a_program_with_many_outputs_still_fits(kind: str) -> None:
+    outputs = ", ".join(f"o{i}: f32[M, N]" for i in range(40))
+    stores = "\n".join(f"    o{i} <- x * {i}.5" for i in range(40))
+    inputs = "x: f32[M, N]" if kind == "map" else "a: bf16[M, K], b: bf16[N, K]"
+    product = "" if kind == "map" else "    x = a @ b.T\n"
+    axes = "M, N" if kind == "map" else "M, N, K"
+    e = emitted(loads(f"{kind} many<{axes}>({inputs}) -> ({outputs}) {{\n{product}{stores}\n}}"))
+    assert e.shared_bytes <= SHARED_LIMIT
+    assert "coda::TileStore" in e.source
+    assert "coda::DirectStore" in e.source
+
+
 def test_stages_are_as_many_as_fit() -> None:
     config = deepest(Config(), Footprint())
     assert rejection(config) is None
