@@ -1,8 +1,8 @@
 """The Python interface: load files, and call what they define with arrays.
 
-    mod = coda.load("programs/rmsnorm_swiglu.coda")
-    out = mod.rmsnorm_swiglu(a=a, b=b, rstd=rstd)
-    out.z, out.y
+mod = coda.load("programs/rmsnorm_swiglu.coda")
+out = mod.rmsnorm_swiglu(a=a, b=b, rstd=rstd)
+out.z, out.y
 """
 
 from __future__ import annotations
@@ -268,9 +268,7 @@ class Program:
                 results[o.name] = arrays.to_numpy(call.out[o.name], o.name)
             else:
                 results[o.name] = np.empty(call.binding.shape(o, tile), STORAGE[call.binding.dtype(o).name])
-        interpret(
-            call.kernel, call.binding, inputs, results, tile=tile, exact=exact, acc=acc, progress=progress
-        )
+        interpret(call.kernel, call.binding, inputs, results, tile=tile, exact=exact, acc=acc, progress=progress)
         results |= {p.name: inputs[p.name] for p in call.kernel.params if p.inout}
         return {n: results[n] for n in call.order}
 

@@ -1,7 +1,8 @@
 """Arrays of any library as one small view, and new ones made by the library that a call's arrays come from.
 
 NumPy and CuPy arrays, torch tensors and whatever else speaks DLPack are read without a copy. bf16 and f8 are
-`ml_dtypes` types in NumPy and torch's own in torch; CuPy 14 knows bfloat16, and holds f8 as uint8 arrays of the bits. Neither CuPy nor torch is imported unless an array of theirs comes in.
+`ml_dtypes` types in NumPy and torch's own in torch; CuPy 14 knows bfloat16, and holds f8 as uint8
+arrays of the bits. Neither CuPy nor torch is imported unless an array of theirs comes in.
 """
 
 from __future__ import annotations

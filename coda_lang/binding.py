@@ -53,8 +53,8 @@ class Binding:
 def bind(kernel: Kernel, shapes: Mapping[str, Shape], axes: Mapping[str, int]) -> Binding:
     """Solve a call's axes and element types.
 
-    `shapes` holds the tensor arguments that were passed, `axes` the lengths given by name. Raises ArgumentError for a wrong
-    rank, element type or length, a length that two arguments disagree on, or one that does not divide as it must.
+    `shapes` holds the tensor arguments that were passed, `axes` the lengths given by name. Raises ArgumentError for a
+    wrong rank, element type or length, a length that two arguments disagree on, or one that does not divide as it must.
     """
     binding = Binding(kernel)
     origin: dict[str, str] = {}

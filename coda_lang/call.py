@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from coda_lang import binding as bindings
 from coda_lang import arrays
+from coda_lang import binding as bindings
 from coda_lang.arrays import ArrayView
 from coda_lang.binding import Binding, Shape
 from coda_lang.domains import inside, show_domain
@@ -228,7 +228,7 @@ def aliased(call: Call) -> set[str]:
     Raises ArgumentError for any other sharing: an element could then be read after it was written.
     """
     kernel = call.kernel
-    written = {n: v for n, v in call.out.items()}
+    written = dict(call.out)
     written |= {p.name: call.tensors[p.name] for p in kernel.params if p.inout}
     names = list(written)
     for i, name in enumerate(names):

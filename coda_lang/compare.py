@@ -20,7 +20,7 @@ _LARGEST = {"f32": 3.4028234663852886e38, "f16": 65504.0, "bf16": 3.389531389251
 
 @dataclass(frozen=True)
 class Compared:
-    """One output: its largest error, the bound at that element, and the largest share of the bound that any element uses."""
+    """One output: its largest error, the largest share of its bound that an element uses, and the bound there."""
 
     name: str
     error: float
@@ -87,7 +87,7 @@ def _type_name(x: Array) -> str:
 
 
 def bit_equal_outputs(kernel: Kernel) -> set[str]:
-    """The outputs that every backend computes to the bit, given the same accumulator: only exact operations lead to them."""
+    """The outputs that every backend computes to the bit from one accumulator: only exact operations lead to them."""
     exact: list[bool] = []
     for value in kernel.values:
         row = OPS[value.op]
@@ -104,4 +104,4 @@ def same_bits(x: Array, y: Array) -> Array:
         return np.asarray(x == y)
     wide_x, wide_y = x.astype(np.float64), y.astype(np.float64)
     signs = np.signbit(wide_x) == np.signbit(wide_y)
-    return ((wide_x == wide_y) & signs) | (np.isnan(wide_x) & np.isnan(wide_y))
+    return np.asarray(((wide_x == wide_y) & signs) | (np.isnan(wide_x) & np.isnan(wide_y)))

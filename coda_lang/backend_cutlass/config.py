@@ -201,9 +201,10 @@ def deepest(config: Config, need: Footprint) -> Config:
 def default(need: Footprint, rows: int | None = None, cols: int | None = None) -> Config:
     """The configuration of a call that names none.
 
-    Pingpong hides one tile's epilogue behind the next tile's mainloop. Where tiles are only stored the epilogue is short:
-    then the wide cooperative tile wins while the last wave shows (4096³ on an H200: 1.008 against 1.027 of cuBLAS's time
-    for a plain product), and 192 columns once it does not (8192³: 0.905 against 0.966); benchmarks/results has the runs.
+    Pingpong hides one tile's epilogue behind the next tile's mainloop. Where tiles are only stored the epilogue is
+    short: then the wide cooperative tile wins while the last wave shows (4096³ on an H200: 1.008 against 1.027 of
+    cuBLAS's time for a plain product), and 192 columns once it does not (8192³: 0.905 against 0.966); the runs are in
+    benchmarks/results.
     A problem of few rows takes flatter tiles, one of too few tiles to fill the device does without clusters.
     """
     if rows is not None and rows <= 64:

@@ -242,7 +242,9 @@ class GpuProgram:
         optional = {p.name for p in ir.params if p.default is not None}
         for name in inputs:
             if name not in optional:
-                help = did_you_mean(name, optional) or f"the optional inputs are {', '.join(sorted(optional)) or 'none'}"
+                help = (
+                    did_you_mean(name, optional) or f"the optional inputs are {', '.join(sorted(optional)) or 'none'}"
+                )
                 raise ArgumentError(f"{self.name}: no optional input `{name}`: {help}")
         passed = frozenset(p.name for p in ir.params if p.default is None) | frozenset(inputs)
         kernel = self._caller.specialised(passed, asked_outputs(ir, outputs))

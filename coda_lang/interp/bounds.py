@@ -11,7 +11,7 @@ in f32. Standard model (Higham, "Accuracy and Stability of Numerical Algorithms"
 
 An argument may come with the exact value that it stands for (`exact`): the difference is its error. So rounded
 inputs, such as the stored output of an earlier kernel, are compared with an oracle that never rounds. With `gpu`, each
-operation also has the error that the operation table states for the GPU; with `acc`, the accumulator is known and exact.
+operation also has the error that the operation table states for the GPU; with `acc`, the accumulator is known.
 """
 
 from __future__ import annotations
@@ -214,7 +214,11 @@ class Analysis:
     def _const(self, v: Value) -> Approx:
         """A number of few digits is exact in f32; one like 1/√2 was rounded to it."""
         number = np.full((1,) * len(v.type.dims), v.attr)
-        if number.dtype.kind != "f" or not np.isfinite(number).all() or (number.astype(np.float32).view(np.int32) & 0xFFF == 0).all():
+        if (
+            number.dtype.kind != "f"
+            or not np.isfinite(number).all()
+            or (number.astype(np.float32).view(np.int32) & 0xFFF == 0).all()
+        ):
             return _known(number)
         return Approx(number, U * np.abs(number))
 

@@ -153,7 +153,7 @@ def _pick(context: Context, value: Value, args: list[Array]) -> Array:
 @operation("onehot")
 def _onehot(context: Context, value: Value, args: list[Array]) -> Array:
     columns = np.arange(context.length(value.type.dims[1]), dtype=np.int64)[None, :]
-    return (columns == args[0]).astype(context.wide)
+    return np.asarray((columns == args[0]).astype(context.wide))
 
 
 # -- maps that are not elementwise arithmetic ------------------------------------------------------------------------
@@ -229,7 +229,7 @@ def _tile_reduction(reduce: Callable[[Array], Array]) -> Operation:
 
 def sum_last(x: Array) -> Array:
     """Σ in f64, rounded once: closer to the true sum than any f32 order, and within every bound of one."""
-    return x.sum(-1, dtype=np.float64).astype(x.dtype)
+    return np.asarray(x.sum(-1, dtype=np.float64).astype(x.dtype))
 
 
 def max_last(x: Array) -> Array:
@@ -241,7 +241,7 @@ def max_last(x: Array) -> Array:
     if zero.any():
         plus = ((x == 0) & ~np.signbit(x)).any(-1)
         top = np.where(zero, np.where(plus, x.dtype.type(0), x.dtype.type(-0.0)), top)
-    return top
+    return np.asarray(top)
 
 
 def _logsumexp(x: Array) -> Array:
@@ -249,11 +249,11 @@ def _logsumexp(x: Array) -> Array:
     top = wide.max(-1, keepdims=True)
     shift = np.where(np.isfinite(top), top, 0.0)
     total = np.log(np.exp(wide - shift).sum(-1)) + shift[..., 0]
-    return total.astype(x.dtype)
+    return np.asarray(total.astype(x.dtype))
 
 
 def _absmax(x: Array) -> Array:
-    return np.abs(x).max(-1)
+    return np.asarray(np.abs(x).max(-1))
 
 
 OPERATIONS["tile_sum"] = _tile_reduction(sum_last)
@@ -272,8 +272,8 @@ def _welford(context: Context, value: Value, args: list[Array]) -> Array:
             return np.full(x.shape[:-1], x.shape[-1], x.dtype)
         mean = x.mean(-1, dtype=np.float64)
         if part == "mean":
-            return mean.astype(x.dtype)
-        return ((x - mean[..., None]) ** 2).sum(-1).astype(x.dtype)
+            return np.asarray(mean.astype(x.dtype))
+        return np.asarray(((x - mean[..., None]) ** 2).sum(-1).astype(x.dtype))
 
     return _tile_reduction(reduce)(context, value, args)
 

@@ -4,8 +4,8 @@ The checker, the constant folder, the interpreter, the formatter's keyword list 
 read it. Adding an operation is one row here, one line in the CUDA table of the backend, and one derivative.
 
 `params` and `result` give the element kinds: F a float (f32), I an integer (i64), B a bool, N a float or an
-integer, A anything; letters N and A mean the same kind at each of their places. `gpu_ulp` and `gpu_abs` bound the GPU's error
-of one evaluation in f32 units in the last place, plus an absolute term; both 0 means bit-equal to the meaning.
+integer, A anything; letters N and A mean the same kind at each of their places. `gpu_ulp` and `gpu_abs` bound the
+GPU's error of one evaluation in f32 units in the last place, plus an absolute term; both 0 means bit-equal.
 """
 
 from __future__ import annotations
@@ -73,12 +73,12 @@ _ROWS = (
     Op("log1p", 1, "F", "F", "ln(1 + x), accurate near 0", numerics.in_f64(np.log1p), gpu_ulp=2),
     Op("tanh", 1, "F", "F", "hyperbolic tangent", numerics.in_f64(np.tanh), gpu_ulp=4, gpu_abs=2**-126),
     Op("erf", 1, "F", "F", "error function", numerics.in_f64(numerics.erf), gpu_ulp=4, gpu_abs=2**-126),
-    Op("erfc", 1, "F", "F", "1 − erf x, accurate in its tail", numerics.in_f64(numerics.erfc), gpu_ulp=12, gpu_abs=2**-126),
+    Op("erfc", 1, "F", "F", "1 − erf x, also in its tail", numerics.in_f64(numerics.erfc), gpu_ulp=12, gpu_abs=2**-126),
     Op("sqrt", 1, "F", "F", "√x; NaN below 0", np.sqrt, gpu_ulp=1),
     Op("rsqrt", 1, "F", "F", "1 / √x; ±inf at ±0", numerics.in_f64(numerics.rsqrt), gpu_ulp=2),
     Op("sigmoid", 1, "F", "F", "1 / (1 + e⁻ˣ)", numerics.sigmoid, gpu_ulp=16, gpu_abs=2**-40),
     Op("to_f32", 1, "A", "F", "an integer rounded to f32, a bool as 0 or 1", None, callable=False),
-    Op("round", 1, "F", "F", "round<dtype>(x): rounded to dtype as a store would, and kept as f32", None, callable=False),
+    Op("round", 1, "F", "F", "round<dtype>(x): rounded as a store to dtype would, kept as f32", None, callable=False),
     # -- class 1: maps over the pair of columns (2j, 2j + 1) ---------------------------------------------------
     Op("even", 1, "A", "A", "columns 2j: the first result of pairs(x)", callable=False),
     Op("odd", 1, "A", "A", "columns 2j + 1: the second result of pairs(x)", callable=False),
@@ -88,7 +88,7 @@ _ROWS = (
     Op("axis", 2, "", "N", "the length of an axis, as a number", callable=False),
     Op("row", 2, "", "I", "row(): the absolute index of an element's row"),
     Op("col", 2, "", "I", "col(): the absolute index of an element's column"),
-    Op("gather", 2, "I", "A", "table[index, ...]: row index[m] of a table; NaN where the index is outside it", callable=False),
+    Op("gather", 2, "I", "A", "table[index, ...]: row index[m] of a table; NaN outside it", callable=False),
     Op("pick", 2, "FI", "F", "pick(x, index): x[m, index[m]]; NaN for an index outside x, 0 for index = ignore"),
     Op("onehot", 2, "I", "F", "onehot(index): 1 where the column is index[m], else 0"),
     # -- class 3: tiles; a load of a vector or a scalar is class 2 ---------------------------------------------
@@ -100,12 +100,12 @@ _ROWS = (
     Op("tile_absmax", 4, "F", "F", "the largest |x| of the tile, along `over`; NaN if any is", identity=0.0),
     Op("segment_sum", 4, "F", "F", "Σ over each run of D columns, where N = H * D and `over` is D", identity=0.0),
     # -- class 5: a state carried across the columns of a tile -------------------------------------------------
-    Op("tile_logsumexp", 5, "F", "F", "ln Σ eˣ over the tile, by a running max and sum; −inf if all are", identity=-np.inf),
+    Op("tile_logsumexp", 5, "F", "F", "ln Σ eˣ over the tile, by a running max and sum", identity=-np.inf),
     Op("tile_welford", 5, "F", "F", "count, mean and Σ(x − mean)² of the tile, along `over`: three results"),
     # -- reduce bodies -----------------------------------------------------------------------------------------
     Op("reduce_sum", 0, "F", "F", "sum(x, over=axis)", callable=False, identity=0.0),
-    Op("reduce_max", 0, "F", "F", "max(x, over=axis); NaN if any is; −inf of nothing", callable=False, identity=-np.inf),
-    Op("reduce_min", 0, "F", "F", "min(x, over=axis); NaN if any is; +inf of nothing", callable=False, identity=np.inf),
+    Op("reduce_max", 0, "F", "F", "max(x, over=axis); NaN if any; −inf of nothing", callable=False, identity=-np.inf),
+    Op("reduce_min", 0, "F", "F", "min(x, over=axis); NaN if any; +inf of nothing", callable=False, identity=np.inf),
 )
 OPS = {op.name: op for op in _ROWS}
 assert len(OPS) == len(_ROWS)

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from coda_lang.ir.numerics import round_to
+from coda_lang.ir.numerics import Array, round_to
 from coda_lang.ir.ops import OPS
 from coda_lang.ir.program import Attr, Kernel, Number, Param, Store, Value
 from coda_lang.ir.types import BOOL, F32, I64, DType
@@ -129,7 +129,7 @@ def _identity(value: Value, values: list[Value]) -> int | None:
 def _evaluated(value: Value, args: list[Value]) -> Value:
     """A map of constants, computed as the interpreter would; integers that would overflow stay as they are."""
     row = OPS[value.op]
-    numbers = [np.asarray(a.attr, dtype=_numpy(a.type.dtype)) for a in args]
+    numbers: list[Array] = [np.asarray(a.attr, dtype=_numpy(a.type.dtype)) for a in args]
     with np.errstate(all="ignore"):
         if value.op == "round":
             assert isinstance(value.attr, DType)

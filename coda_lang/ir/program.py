@@ -38,7 +38,7 @@ class Bound:
 
 @dataclass(frozen=True)
 class Domain:
-    """What an input's elements may be: ``low ≤ x < high`` (``strict``: ``low < x``), or the value of scalar ``other``."""
+    """What elements may be: ``low ≤ x < high`` (``low_strict``: ``low < x``), or the value of scalar ``other``."""
 
     low: Bound | None = None
     high: Bound | None = None
@@ -131,4 +131,5 @@ class Kernel:
 
     def target(self, name: str) -> Output | Param:
         """What a store writes: the output of that name, or the ``inout`` input."""
-        return next(t for t in (*self.outputs, *self.params) if t.name == name)
+        targets: tuple[Output | Param, ...] = (*self.outputs, *self.params)
+        return next(t for t in targets if t.name == name)

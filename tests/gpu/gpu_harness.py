@@ -104,6 +104,7 @@ def check(case: Case) -> dict[str, float]:
             where = f"first at {c.first_wrong}: " if c.first_wrong else ""
             values = f"{got[c.name][c.first_wrong]} for {reference[c.name][c.first_wrong]}" if c.first_wrong else ""
             bound = f"error up to {c.error:.3g}, {c.share:.3g} of the bound"
-            assert c.ok, f"{case}: {c.name}: {c.wrong} of {c.elements} elements outside the bound, {where}{values}, {bound}"
+            outside = f"{c.wrong} of {c.elements} elements outside the bound"
+            assert c.ok, f"{case}: {c.name}: {outside}, {where}{values}, {bound}"
             shares[c.name] = max(shares.get(c.name, 0.0), c.share)
     return shares
