@@ -268,7 +268,8 @@ def test_exact_mode_is_nearer_to_exact() -> None:
     a, b = (rng.standard_normal(s).astype(ml_dtypes.bfloat16) for s in ((40, 512), (30, 512)))
     text = """kernel k<M, N, K>(a: bf16[M, K], b: bf16[N, K]) -> (y: f32[M, N]) {
         x = a @ b.T  y <- silu(x) * x / 3.0
-    }"""k = coda.loads(text).k
+    }"""
+    k = coda.loads(text).k
     wide = torch.from_numpy(a.astype(np.float64)) @ torch.from_numpy(b.astype(np.float64)).T
     want = (torch.nn.functional.silu(wide) * wide / 3).numpy()
     exact = np.abs(k.interpret(a=a, b=b, exact=True).y - want)

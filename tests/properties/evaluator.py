@@ -724,6 +724,9 @@ class _Evaluation:
         big = np.abs(total) + total_error > 1e38
         m2_error = np.where((m2 > 1e38) & np.isfinite(m2) | big & np.isfinite(mean64), np.inf, m2_error)
         mean_error = np.where(big & np.isfinite(mean64), np.inf, mean_error)
+        if self.errors.serial_sums:  # merging means: ∞ and a finite one give ∞ or NaN, and large ones overflow
+            lost = np.isinf(mean64) | (np.where(np.isfinite(x), np.abs(x), 0.0).sum(-1) > 1e38) & ~np.isnan(mean64)
+            mean_error = np.where(lost, np.inf, mean_error)
         return [(count, np.zeros(count.shape)), (rounded(mean64), mean_error), (rounded(m2), m2_error)]
 
 
@@ -983,7 +986,8 @@ def _sum(x: Array, e: Array) -> tuple[Array, Array]:
     exact = np.asarray([_multiples(row) * 2.0**24 >= np.abs(row).sum() for row in flat], bool).reshape(value.shape)
     carried = e.sum(-1)
     bound = carried + _gamma(max(n, 1)) * size + U * np.abs(value)
-    special = ~np.isfinite(x).all(-1)
+    finite = np.where(np.isfinite(x), np.abs(x), 0.0).sum(-1)
+    special = ~np.isfinite(x).all(-1) & (finite < 3.0e38)  # else finite terms may overflow to the other infinity
     certain = (special | exact) & (carried == 0)
     error = np.where(certain, 0.0, _settle(rounded(value), bound))
     nan = (np.isnan(x) & (e == 0)).any(-1)
@@ -1009,6 +1013,10 @@ def _logsumexp(x: Array, e: Array, errors: Errors) -> tuple[Array, Array]:
         distance = np.where(np.isfinite(x), np.abs(x - shift), 0.0)
         away = (weights * distance).sum(-1) / np.where(total > 0, total, 1.0)
         error = error + (x.shape[-1] + 32) * 2 * U + 4 * U * np.abs(wide) + 2 * U * away + 2.0**-22
+        # A power of e is computed as one of 2, and x·log₂e overflows.
+        far = (np.where(np.isfinite(x), np.abs(x), 0.0) > 1e38).any(-1)
+        error = np.where(far, np.inf, error)
+        wide = np.where(far & np.isinf(wide), 0.0, wide)
     certain = ~np.isfinite(wide) & (spread == 0)
     return value, np.where(certain, 0.0, _settle(value, error))
 

@@ -54,7 +54,7 @@ def test_fixed_seeds(flavour: str, mode: str) -> None:
 
 
 @given(programs(kind="kernel"), SEEDS)
-@settings(max_examples=30)
+@settings(max_examples=settings.default.max_examples // 2)
 def test_any_accumulator(text: str, seed: int) -> None:
     """`acc=` stands for the product, NaN, infinities and subnormals included, and the operands may be left out."""
     k = load(text)
@@ -73,7 +73,7 @@ def accumulator_shape(kernel: Kernel, call: RandomCall) -> tuple[int, int]:
 
 
 @given(programs(), SEEDS)
-@settings(max_examples=15)
+@settings(max_examples=settings.default.max_examples // 4)
 def test_rows_in_panels(text: str, seed: int) -> None:
     """More rows than a panel holds: partials over rows, what is updated in place, row numbers, vectors."""
     program = load(text)
