@@ -32,6 +32,7 @@ from coda_lang.cli.table import Column, table
 from coda_lang.cost import H200, cost, roofline
 from coda_lang.data import DEFAULT_TILE, shapes
 from coda_lang.errors import ArgumentError
+from coda_lang.ir.axes import Grid
 from coda_lang.ir.program import Output, Param
 from coda_lang.ir.types import Dim
 
@@ -216,7 +217,17 @@ def _way(view: _View, needs: Needs, t: Param | Output, key: str, x: ArrayView) -
         return f"{plain} of the rows that an index picks"
     if any(d.tiled for d in t.dims) and isinstance(t, Output):
         return f"{plain}, one for each tile"
+    if _could_go_by_tma(view, t):
+        return f"{plain}: shared memory has no room for more tiles"
     return plain
+
+
+def _could_go_by_tma(view: _View, t: Param | Output) -> bool:
+    """A tile of floats; a map has no warp that loads ahead."""
+    kernel = view.call.kernel
+    if kernel.rows is None or kernel.cols is None or view.binding.dtype(t).kind != "float":
+        return False
+    return Grid(kernel.rows, kernel.cols).is_tile(t.dims) and (isinstance(t, Output) or kernel.product is not None)
 
 
 # -- schedules ---------------------------------------------------------------------------------------------------------

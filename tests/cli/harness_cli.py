@@ -10,6 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 PROGRAMS = ROOT / "programs"
 SWIGLU = str(PROGRAMS / "swiglu.coda")
+NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}  # so that a process means the same on every machine
 
 GOOD = """"a scaled product"
 kernel good<M, N, K; T: bf16 | f16>(
@@ -36,7 +37,7 @@ def coda_run(
         input=input,
         capture_output=True,
         cwd=cwd,
-        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+        env={**os.environ, **NO_GPU, "PYTHONPATH": str(ROOT), **environment},
         timeout=120,
         check=False,
     )

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from harness_cli import PROGRAMS, ROOT, SWIGLU, WRONG, coda_run
+from harness_cli import NO_GPU, PROGRAMS, ROOT, SWIGLU, WRONG, coda_run
 
 from coda_lang.cli.progress import bar
 
@@ -23,14 +23,15 @@ def test_help_has_examples_and_comes_fast() -> None:
     assert done.returncode == 0
     assert b"coda-run programs/rmsnorm_swiglu.coda" in done.stdout
     assert seconds < 5  # 0.1 s where nothing else runs
-    for command in ("check", "fmt", "ir", "list", "explain"):
+    for command in ("check", "fmt", "ir", "list", "explain", "cuda", "cubin", "cache"):
         assert b"examples:" in coda_run(command, "--help").stdout
     assert coda_run("--version").stdout.startswith(b"coda-run ")
 
 
 def test_help_and_fmt_do_not_import_numpy() -> None:
-    code = "import sys; from coda_lang.cli import main; main(sys.argv[1:]); sys.exit('numpy' in sys.modules)"
-    for arguments in (["--help"], ["fmt", "--check", SWIGLU], ["list", SWIGLU]):
+    code = "import sys; from coda_lang.cli import main; main(sys.argv[1:]); "
+    code += "sys.exit(any(n in sys.modules for n in ('numpy', 'coda_lang.backend_cutlass')))"
+    for arguments in (["--help"], ["cubin", "--help"], ["fmt", "--check", SWIGLU], ["list", SWIGLU]):
         done = subprocess.run([sys.executable, "-c", code, *arguments], cwd=ROOT, capture_output=True, check=False)
         assert done.returncode == 0, arguments
 
@@ -112,7 +113,8 @@ def _wait_for_memory(pid: int, size: int) -> None:
 @pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="needs Linux")
 def test_interruption() -> None:
     command = [sys.executable, "-m", "coda_lang.cli", SWIGLU, "--dim", "M=8192,N=8192,K=8192"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT)
+    env = {**os.environ, **NO_GPU}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT, env=env)
     _wait_for_memory(process.pid, 300 << 20)  # it is drawing the inputs
     process.send_signal(signal.SIGINT)
     out, error = process.communicate(timeout=60)
@@ -135,7 +137,7 @@ def _on_a_terminal(*arguments: str, **environment: str) -> tuple[int, str]:
         stdout=follower,
         stderr=follower,
         cwd=ROOT,
-        env={**os.environ, "TERM": "xterm", "NO_COLOR": "", **environment},
+        env={**os.environ, **NO_GPU, "TERM": "xterm", "NO_COLOR": "", **environment},
     )
     os.close(follower)
     seen = b""
