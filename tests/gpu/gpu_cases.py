@@ -39,6 +39,14 @@ class Case:
     config: str | None = None
     exact: bool = True  # operands are small integers, so that the accumulator has no error
 
+    @property
+    def extents(self) -> dict[str, int]:
+        return SHAPES[self.shape]
+
+    @property
+    def head(self) -> int:
+        return HEADS[self.shape]
+
     def __str__(self) -> str:
         text = f"{self.kernel}-{self.shape}-{self.dtype}" + ("-full" if self.full else "")
         return text + (f"-{self.config}" if self.config else "") + ("" if self.exact else "-random")
@@ -51,10 +59,10 @@ class Case:
         """Host arrays, scalars and axis lengths of the call."""
         program = self.program
         ir = program.ir
-        sizes = {n: x for n, x in SHAPES[self.shape].items() if n in ir.axes}
+        sizes = {n: x for n, x in self.extents.items() if n in ir.axes}
         for split in ir.splits:
             if split.inner.axis is not None:
-                sizes[split.inner.axis] = HEADS[self.shape]
+                sizes[split.inner.axis] = self.head
         if ir.kind == "reduce":
             sizes = {n: max(x, 1) for n, x in sizes.items()}
         dtypes = {p.name: self.dtype for p in ir.dtypes if any(c.name == self.dtype for c in p.choices)}
@@ -71,6 +79,19 @@ class Case:
     @property
     def outputs(self) -> list[str] | None:
         return [o.name for o in self.program.ir.outputs] if self.full else None
+
+
+@dataclass(frozen=True)
+class SizedCase(Case):
+    """A case whose shape is written as its extents: ``M129_N136_K64``."""
+
+    @property
+    def extents(self) -> dict[str, int]:
+        return {part[0]: int(part[1:]) for part in self.shape.split("_")}
+
+    @property
+    def head(self) -> int:
+        return 2
 
 
 @cache
