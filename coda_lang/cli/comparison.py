@@ -19,8 +19,8 @@ from coda_lang.interp.run import Progress
 from coda_lang.ir.numerics import Array
 
 KEY = """\
-error: the largest, against exact arithmetic. share: the most of its bound that an element uses. bound: that element's.
-equal to the bit: to the interpreter{given}."""
+Errors are distances from exact arithmetic. Each element has a bound of its own: the one shown is that of the element
+that uses most of it. Equal to the bit: to the interpreter{given}."""
 
 
 @dataclass(frozen=True)
@@ -93,17 +93,16 @@ def compare(
 
 
 def comparison_table(lines: tuple[Line, ...]) -> str:
-    columns = [Column("output"), Column("dtype"), Column("shape")]
-    columns += [Column("error", right=True), Column("bound", right=True), Column("share", right=True), Column("")]
+    columns = [Column("output"), Column("dtype"), Column("shape"), Column("largest error", right=True)]
+    columns += [Column("nearest to its bound", right=True), Column("share", right=True), Column("")]
     rows = [
         [
             x.name,
             x.dtype,
             shape(x.shape),
             number(x.error),
-            number(x.bound),
-            f"{x.share:.1%}",
-            paint(x.verdict, _colour(x)),
+            *_nearest(x),
+            paint(x.verdict, "red" if x.wrong else "green"),
         ]
         for x in lines
     ]
@@ -111,5 +110,8 @@ def comparison_table(lines: tuple[Line, ...]) -> str:
     return table(columns, rows) + "\n\n" + paint(KEY.format(given=given), "dim")
 
 
-def _colour(line: Line) -> str:
-    return "red" if line.wrong else "green"
+def _nearest(line: Line) -> tuple[str, str]:
+    """The error of the element that uses most of its bound, with that bound; and the share."""
+    there = line.share * line.bound if line.bound else line.error
+    share = f"{line.share:.1%}" if line.share < 100 else "–"  # a bound of zero, or NaN where there should be a number
+    return f"{number(there)} of {number(line.bound)}", share

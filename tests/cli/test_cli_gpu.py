@@ -6,6 +6,7 @@ A GPU stands in that computes with the interpreter: everything around the launch
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -137,12 +138,13 @@ def test_compare(capsys: Out, stand: Stand) -> None:
     out = capsys.readouterr().out
     lines = out.splitlines()
     assert "schedule 128x128,cluster=2x1,cooperative, tiles of 128x128" in lines[1]
-    assert lines[4].split() == ["output", "dtype", "shape", "error", "bound", "share"]
+    assert re.split(r"  +", lines[4]) == ["output", "dtype", "shape", "largest error", "nearest to its bound", "share"]
+    assert all(float(line.split("%")[0].split()[-1]) <= 100 for line in lines[5:7])
     assert lines[5].startswith("z ")
     assert lines[5].endswith("equal to the bit")
     assert lines[6].startswith("y ")
     assert lines[6].endswith("within the bound")  # its sigmoid need not be the same to the bit
-    assert out.endswith("equal to the bit: to the interpreter, given the GPU's accumulator.\n")
+    assert out.endswith("Equal to the bit: to the interpreter, given the GPU's accumulator.\n")
 
 
 def test_compare_without_room_for_the_accumulator(capsys: Out, stand: Stand) -> None:

@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 from harness_cli import NO_GPU, PROGRAMS, ROOT, SWIGLU, WRONG, coda_run
 
+from coda_lang.backend_cutlass import toolchain
 from coda_lang.cli.progress import bar
+from coda_lang.errors import BackendError
 
 
 def test_help_has_examples_and_comes_fast() -> None:
@@ -176,6 +178,19 @@ def test_a_progress_bar_on_a_terminal_only() -> None:
     quick = _on_a_terminal(SWIGLU)[1]
     assert "running" not in quick
     assert coda_run(*arguments).stderr == b""
+
+
+def test_a_compile_says_so_on_a_terminal_only(tmp_path: Path) -> None:
+    try:
+        toolchain.find()
+    except BackendError as error:
+        pytest.skip(error.message)
+    arguments = ("cubin", str(PROGRAMS / "reduces.coda"), "rstd_from_squares")
+    code, seen = _on_a_terminal(*arguments, CODA_CACHE_DIR=str(tmp_path))
+    assert code == 0
+    assert "compiling coda_rstd_from_squares for sm_90a …" in seen
+    assert "compiling" not in _on_a_terminal(*arguments, CODA_CACHE_DIR=str(tmp_path))[1]  # it is in the cache
+    assert coda_run(*arguments, CODA_CACHE_DIR=str(tmp_path / "new")).stderr == b""
 
 
 def test_the_bar() -> None:
