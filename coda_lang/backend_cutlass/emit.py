@@ -597,7 +597,8 @@ class _Emitter:
             return
         major = ["MN" if m else "K" for m in (product.a_transposed, not product.b_transposed)]
         kind = "BF16BF16" if self.element == BF16 else "F16F16"
-        operation = f"MMA_64x{c.tile_n}x16_F32{kind}_SS<cute::SM90::GMMA::Major::{major[0]}, cute::SM90::GMMA::Major::{major[1]}>"
+        majors = ", ".join(f"cute::SM90::GMMA::Major::{m}" for m in major)
+        operation = f"MMA_64x{c.tile_n}x16_F32{kind}_SS<{majors}>"
         text.add(f"using Kernel = coda::Gemm<Shape, cute::SM90::GMMA::{operation}, Tree>;", product.span)
         text.add(f"static_assert(Kernel::SharedStorageSize <= {shared_bytes(c, self.need)});")
         cluster = f"__cluster_dims__({c.cluster_m}, {c.cluster_n}, 1) " if c.cluster_m * c.cluster_n > 1 else ""

@@ -13,9 +13,9 @@ import numpy as np
 from coda_lang import arrays
 from coda_lang.arrays import ITEM_BYTES, ArrayView
 from coda_lang.backend_cutlass import tensormap
-from coda_lang.backend_cutlass.abi import ARCHITECTURE, TMA_ALIGNMENT, Emitted, output_key
+from coda_lang.backend_cutlass.abi import ARCHITECTURE, TMA_ALIGNMENT, Emitted, misfit, output_key
 from coda_lang.backend_cutlass.build import Cubin, compile_kernel
-from coda_lang.backend_cutlass.config import Config, default
+from coda_lang.backend_cutlass.config import Config, Footprint, deepest, default, rejection
 from coda_lang.backend_cutlass.emit import TAP, emit, footprint
 from coda_lang.backend_cutlass.launch import Launchable, Plan, refuse_capture
 from coda_lang.backend_cutlass.report import Report
@@ -102,6 +102,9 @@ class GpuProgram:
         chosen = self.config(call, config, tap is not None)
         built = self._build(call, chosen, tap is not None)
         tile = built.emitted.tile
+        cut = misfit(built.emitted, call.binding.length)
+        if cut is not None:
+            raise ArgumentError(f"{self.name}: {cut}")
         call.check_out(tile)
         outputs = self._outputs(call, tile)
         names = frozenset(p.name for p in call.kernel.params)
@@ -149,8 +152,17 @@ class GpuProgram:
         key = (id(call.kernel), _types(call.binding.dtypes), direct, shape, tap)
         if key not in self._configs:
             need = footprint(call.kernel, call.binding.dtypes, direct, tap)
-            self._configs[key] = default(need, *shape)
+            self._configs[key] = self._uncut(call, default(need, *shape), need, tap)
         return self._configs[key]
+
+    def _uncut(self, call: Call, chosen: Config, need: Footprint, tap: bool) -> Config:
+        """The schedule, or one whose tile cuts no segment where its would. If all do, the call is refused."""
+        if all(v.op != "segment_sum" for v in call.kernel.values):
+            return chosen
+        widths = (chosen.tile_n, 128, 256, 192)
+        tried = [chosen, *(deepest(replace(chosen, tile_m=128, tile_n=n), need) for n in widths[1:])]
+        fits = [c for c in tried if rejection(c, need) is None]
+        return next((c for c in fits if misfit(self.emit(call, c, tap), call.binding.length) is None), chosen)
 
     def _build(self, call: Call, config: Config | None, tap: bool) -> _Built:
         key = (id(call.kernel), _types(call.binding.dtypes), config, _direct(call), tap)

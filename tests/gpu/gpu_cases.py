@@ -13,6 +13,7 @@ import numpy as np
 import coda_lang as coda
 from coda_lang.api import Program
 from coda_lang.data import draw
+from coda_lang.ir.program import Kernel
 
 PROGRAMS = Path(__file__).parents[2] / "programs"
 
@@ -62,7 +63,9 @@ class Case:
         sizes = {n: x for n, x in self.extents.items() if n in ir.axes}
         for split in ir.splits:
             if split.inner.axis is not None:
-                sizes[split.inner.axis] = self.head
+                sizes[split.inner.axis] = max(self.head, 8) if kernel_sums_segments(ir) else self.head
+                if kernel_sums_segments(ir):  # heads of 8 columns or more: N follows from H
+                    sizes[split.axis] = -(-sizes[split.axis] // 8) * 8
         if ir.kind == "reduce":
             sizes = {n: max(x, 1) for n, x in sizes.items()}
         dtypes = {p.name: self.dtype for p in ir.dtypes if any(c.name == self.dtype for c in p.choices)}
@@ -92,6 +95,10 @@ class SizedCase(Case):
     @property
     def head(self) -> int:
         return 2
+
+
+def kernel_sums_segments(kernel: Kernel) -> bool:
+    return any(v.op == "segment_sum" for v in kernel.values)
 
 
 @cache

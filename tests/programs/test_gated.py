@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F  # noqa: N812
+import torch.nn.functional as F
 from harness import DTYPES, SHAPES, TILES, by_tile, check, load, normal, operands, wide
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F  # noqa: N812
+import torch.nn.functional as F
 from harness import DTYPES, TILES, by_tile, check, normal, wide
 from test_rope import rotate, table
 

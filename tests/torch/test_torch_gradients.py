@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F  # noqa: N812
+import torch.nn.functional as F
 from oracles import ACTIVATIONS, cross_entropy, hold, logits, normal, rms_norm, rotate_pairs, swiglu
 from torch import Tensor
 
