@@ -114,8 +114,10 @@ def test_cubin_of_a_kernel_with_a_product(capsys: Out, compiler: Path) -> None:
     count = re.search(r"(\d+) HGMMA", out)
     assert count is not None
     assert int(count[1]) > 0
-    assert re.search(r"^spills +none$", out, re.MULTILINE)
-    assert re.search(r"^local memory +none$", out, re.MULTILINE)
+    report = coda.load(SWIGLU)["swiglu"].compile().report
+    assert (re.search(r"^spills +none$", out, re.MULTILINE) is None) == (report.spill_store_bytes > 0)
+    assert (re.search(r"^local memory +none$", out, re.MULTILINE) is None) == (report.stack_bytes > 0)
+    assert re.search(rf"^registers +{report.registers} a thread", out, re.MULTILINE)
     assert main(["cubin", SWIGLU]) == 0
     assert "from the cache (compiled in " in capsys.readouterr().out
     assert main(["cache", "show"]) == 0
@@ -133,10 +135,11 @@ def _explained(capsys: Out, *arguments: str) -> tuple[dict[str, str], list[str],
 
 def test_explain_a_call(capsys: Out) -> None:
     sizes = ("--dim", "M=4096,N=4096", "--dim", "K=8192")
-    config = "128x256,cluster=2x1,cooperative,stages=3"
+    config = "128x256,cluster=2x1,cooperative,stages=3,epilogue=64"
     facts, tensors, out = _explained(capsys, SWIGLU, *sizes, "--config", config)
     assert out.startswith("swiglu  M=4096 N=4096 K=8192 T=bf16\n")
-    assert facts["schedule"].endswith("stages=3 (as asked)")
+    assert facts["schedule"].startswith("128x256,cluster=2x1,cooperative,stages=3")
+    assert facts["schedule"].endswith(" (as asked)")
     assert facts["tiles"].startswith("32 × 16 = 512 of 128x256: 3.88 waves on 132 multiprocessors, which are 97% busy")
     assert "mainloop 3 × 48.0 KiB = 144.0 KiB" in facts["shared memory"]
     assert facts["arithmetic"].startswith("275 GFLOP in the product, ")
