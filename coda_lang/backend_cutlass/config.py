@@ -203,17 +203,16 @@ def default(need: Footprint, rows: int | None = None, cols: int | None = None) -
 
     Pingpong hides one tile's epilogue behind the next tile's mainloop. Where tiles are only stored the epilogue is
     short: then the wide cooperative tile wins while the last wave shows (4096³ on an H200: 1.008 against 1.027 of
-    cuBLAS's time for a plain product), and 192 columns once it does not (8192³: 0.905 against 0.966); the runs are in
-    benchmarks/results.
+    cuBLAS's time for a plain product). 128x192 pingpong would win where it does not (8192³: 0.905 against 0.966), but
+    some programs spill a register there. The runs are in benchmarks/results.
     A problem of few rows takes flatter tiles, one of too few tiles to fill the device does without clusters.
     """
     if rows is not None and rows <= 64:
         return _first_that_fits([Config(64, 128, 1, 1, "pingpong", epilogue_n=32)], need)
     tiles = -(-rows // 128) * -(-cols // 128) if rows is not None and cols is not None else MANY_TILES
     clusters = 2 if tiles >= DEVICE_TILES else 1
-    if need.store_bytes and not need.load_bytes and not need.reduce_bytes and tiles >= 4 * DEVICE_TILES:
-        best = Config(128, 192, 2, 1, "pingpong") if tiles >= MANY_TILES else Config(128, 256, 2, 1, "cooperative")
-        fit = deepest(best, need)
+    if need.store_bytes and not need.load_bytes and not need.reduce_bytes and 4 * DEVICE_TILES <= tiles < MANY_TILES:
+        fit = deepest(Config(128, 256, 2, 1, "cooperative"), need)
         if rejection(fit, need) is None and fit.stages >= 4:
             return fit
     wide = [
