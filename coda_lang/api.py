@@ -198,7 +198,7 @@ class Program:
         An `inout` input that lies on a GPU is not changed; the result holds its new value.
         """
         self._refuse_positional(positional)
-        host = {n: x if x is None else _to_host(x, n) for n, x in arguments.items()}
+        host = {n: _to_host(x, f"{self.name}: `{n}`") for n, x in arguments.items()}
         call = self._caller.call(host, outputs, out, acc)
         if check:
             check_domains(call)
@@ -274,7 +274,7 @@ class Program:
 
     def _accumulator(self, call: Call, acc: Any) -> Array:
         assert self.ir.rows is not None and self.ir.cols is not None
-        tap = arrays.to_numpy(acc, "acc")
+        tap = arrays.to_numpy(acc, f"{self.name}: `acc`")
         shape = (call.binding.length(self.ir.rows), call.binding.length(self.ir.cols))
         if tap.shape != shape or tap.dtype != np.float32:
             raise ArgumentError(f"{self.name}: `acc` is f32{list(shape)}, got {describe(tap)}")
@@ -287,10 +287,10 @@ def _is_inout(call: Call, name: str) -> bool:
 
 def _to_host(x: Any, name: str) -> Any:
     """A device array as NumPy; anything else as it is."""
-    if isinstance(x, (np.ndarray, np.generic, bool, int, float)):
+    if isinstance(x, np.ndarray) or not hasattr(x, "__dlpack_device__"):
         return x
-    device = getattr(x, "__dlpack_device__", None)
-    return arrays.to_numpy(x, name) if device is not None and int(device()[0]) != 1 else x
+    view = arrays.view(x, name)
+    return x if view.device is None else arrays.to_numpy(view, name)
 
 
 def _tile(name: str, tile: Any) -> tuple[int, int]:

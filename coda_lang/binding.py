@@ -93,7 +93,8 @@ def _bind_shape(binding: Binding, origin: dict[str, str], param: Param, shape: S
     wanted = f"[{', '.join(map(str, param.dims))}]"
     if len(shape.shape) != len(param.dims):
         got = f"{len(shape.shape)} ({_show(shape.shape)})"
-        text = f"`{param.name}` is {wanted} and must have {len(param.dims)} dimensions, got {got}"
+        plural = "" if len(param.dims) == 1 else "s"
+        text = f"`{param.name}` is {wanted} and must have {len(param.dims)} dimension{plural}, got {got}"
         raise ArgumentError(f"{kernel.name}: {text}")
     for i, (dim, length) in enumerate(zip(param.dims, shape.shape, strict=True)):
         place = f"dimension {i} of `{param.name}`"
@@ -201,12 +202,12 @@ def asked_outputs(kernel: Kernel, outputs: object) -> frozenset[str]:
     if outputs is None:
         return frozenset(o.name for o in kernel.outputs if not o.optional)
     if isinstance(outputs, str) or not hasattr(outputs, "__iter__"):
-        raise ArgumentError(f'{kernel.name}: `outputs` is a list of names, as in outputs=["{kernel.outputs[0].name}"]')
+        raise ArgumentError(f"{kernel.name}: `outputs` is a list of output names, got {outputs!r}")
     names = list(outputs)
     known = [o.name for o in kernel.outputs]
     for name in names:
         if name not in known:
-            help = did_you_mean(str(name), known) or f"its outputs are {', '.join(known)}"
+            help = did_you_mean(str(name), known) or f"its outputs are {', '.join(known) or 'none'}"
             raise ArgumentError(f"{kernel.name}: no output `{name}`: {help}")
     return frozenset(names)
 

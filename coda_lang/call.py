@@ -135,12 +135,15 @@ class Caller:
                 raise ArgumentError(f"{self.ir.name}: {text}")
             x = plain
             if x.dtype.type not in {t.type for t in STORAGE.values()}:
-                wanted = bindings.show_param(p)
-                raise ArgumentError(f"{self.ir.name}: `{p.name}` must be {wanted}, got {x.dtype}{list(x.shape)}")
+                raise ArgumentError(f"{self.ir.name}: `{p.name}` must be {self._choices(p)}, got {x.dtype}")
         try:
             return arrays.view(x, f"{self.ir.name}: `{p.name}`", str(p.dtype))
         except TypeError as error:
             raise ArgumentError(f"{self.ir.name}: `{p.name}` is no array: {error}") from None
+
+    def _choices(self, p: Param) -> str:
+        choices = next((d.choices for d in self.ir.dtypes if d.name == p.dtype), (p.dtype,))
+        return " or ".join(map(str, choices))
 
     def _scalar(self, p: Param, x: Any) -> Number:
         if hasattr(x, "item") and getattr(x, "shape", None) == ():
