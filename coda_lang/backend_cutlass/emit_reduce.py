@@ -182,14 +182,12 @@ class _ReduceEmitter:
             assert isinstance(value.attr, (int, float))
             return cuda_ops.literal(value.attr, value.type.dtype)
         dims = self._varies(index)
+        # Only while each extent keeps its index: a loop over an extent that the output has too hides the output's.
         home = scope
-        while home.parent is not None and dims <= set(home.parent.indices):
+        while home.parent is not None and all(home.parent.indices.get(d) == home.indices[d] for d in dims):
             home = home.parent
-        at: _Scope | None = scope
-        while at is not None:
-            if index in at.known:
-                return at.known[index]
-            at = at.parent
+        if index in home.known:
+            return home.known[index]
         text = self._expression(home, index, value)
         name = f"v{index}_{self.counter}"
         self.counter += 1
