@@ -50,8 +50,7 @@ struct LogSumExpState {
     CUTLASS_PRAGMA_UNROLL
     for (int i = 0; i < N; ++i) most = fmaxf(most, in[i] ? x[i] : -infinity());  // a NaN reaches the sum below
     const float at = origin(most), shift = at * kLog2E;
-    sum *= exp2_flush(__fmaf_rn(top, kLog2E, -shift));
-    if (top == -infinity()) sum = 0.f;
+    sum *= exp2_flush(__fmaf_rn(top, kLog2E, -shift));  // 0 while all were −inf; a NaN stays
     CUTLASS_PRAGMA_UNROLL
     for (int i = 0; i < N; ++i) sum += in[i] ? exp2_flush(__fmaf_rn(x[i], kLog2E, -shift)) : 0.f;
     top = most;
