@@ -22,8 +22,7 @@ class Config:
     A cooperative tile is shared by two warpgroups; in a pingpong schedule each has a tile of its own, and one's
     epilogue hides behind the other's mainloop. `swizzle` cluster rows (or columns, `raster` m) are walked together,
     so that the tiles in flight share operands in L2. `epilogue_n` columns of a tile pass through shared memory at a
-    time, in `store_stages` buffers; tiles that are loaded come in `load_stages`. `rolled` 1 loops over them, 0 is
-    straight-line code.
+    time, in `store_stages` buffers; tiles that are loaded come in `load_stages`.
     """
 
     tile_m: int = 128
@@ -34,10 +33,9 @@ class Config:
     stages: int = 4
     swizzle: int = 8
     raster: Literal["m", "n"] = "n"
-    epilogue_n: int = 32
+    epilogue_n: int = 64
     store_stages: int = 2
     load_stages: int = 2
-    rolled: int = 1
 
     @property
     def warpgroups(self) -> int:
@@ -92,7 +90,6 @@ _KEYS = {
     "epilogue": "epilogue_n",
     "stores": "store_stages",
     "loads": "load_stages",
-    "rolled": "rolled",
 }
 
 
@@ -101,25 +98,30 @@ class Footprint:
     """What an epilogue needs beside the accumulators, as the emitter counts it for a kernel.
 
     Bytes of one row of every tile that is loaded or stored through shared memory, per accumulator column, and bytes
-    of shared memory of reductions along columns, for each warp and accumulator column. `weight` is about the number of
-    instructions that an accumulator costs.
+    of shared memory of reductions along columns, for each warp and accumulator column.
     """
 
     load_bytes: float = 0.0
     store_bytes: float = 0.0
     reduce_bytes: float = 0.0
-    weight: float = 0.0
 
 
 # What a kernel may need for `epilogue_bytes` to leave three mainloop stages in the thriftiest configuration: bytes per
 # row and column of a subtile of 32 columns with one buffer for stores and two for loads.
 BUDGET = 60.0
-LIGHT = 10.0  # a weight that straight-line code of a tile 192 columns wide has the registers for
 
 
 def cost(need: Footprint) -> float:
     """The part of `BUDGET` that a kernel takes."""
     return 2 * need.load_bytes + need.store_bytes + need.reduce_bytes / 4
+
+
+def map_schedule(need: Footprint, tile_n: int) -> tuple[int, int]:
+    """Columns at a time and store buffers of a map: large where several blocks still share a multiprocessor."""
+    for columns, stages in ((64, 2), (64, 1)):
+        if need.store_bytes * 64 * columns * stages + need.reduce_bytes * 4 * tile_n <= SHARED_LIMIT / 4:
+            return columns, stages
+    return 32, 1
 
 
 def epilogue_bytes(config: Config, need: Footprint) -> int:
@@ -129,19 +131,6 @@ def epilogue_bytes(config: Config, need: Footprint) -> int:
     stores = need.store_bytes * config.epilogue_n * rows * config.store_stages
     reduces = need.reduce_bytes * config.tile_n * 4 * config.warpgroups
     return int(loads + stores + reduces)
-
-
-MAP_LOADS = 8.0  # bytes per row and column that a map loads by TMA: all of its tile at once
-
-
-def map_schedule(need: Footprint, tile: tuple[int, int]) -> Config:
-    """How a map walks its tile: in large steps where several blocks still share a multiprocessor."""
-    config = Config(*tile, 1, 1, "pingpong", 2)
-    for columns, stages in ((64, 2), (64, 1), (32, 1)):
-        config = replace(config, epilogue_n=columns, store_stages=stages, load_stages=tile[1] // columns)
-        if epilogue_bytes(config, need) <= SHARED_LIMIT / 4:
-            break
-    return config
 
 
 def shared_bytes(config: Config, need: Footprint) -> int:
@@ -170,8 +159,6 @@ def rejection(config: Config, need: Footprint = Footprint()) -> str | None:
         return f"epilogue = {config.epilogue_n}: 32 or 64 columns at a time"
     if not (2 <= config.stages <= 12) or not (1 <= config.store_stages <= 8) or not (1 <= config.load_stages <= 8):
         return "2 to 12 mainloop stages, 1 to 8 of each kind in the epilogue"
-    if config.rolled not in (0, 1):
-        return "rolled is 0 or 1"
     if config.swizzle < 1:
         return "swizzle counts the cluster rows walked together: 1 or more"
     total = shared_bytes(config, need)
@@ -221,19 +208,17 @@ def default(need: Footprint, rows: int | None = None, cols: int | None = None) -
     A problem of few rows takes flatter tiles, one of too few tiles to fill the device does without clusters.
     """
     if rows is not None and rows <= 64:
-        return _first_that_fits([Config(64, 128, 1, 1, "pingpong")], need)
-    tiles = -(-rows // 128) * -(-cols // 128) if rows is not None and cols is not None else DEVICE_TILES
+        return _first_that_fits([Config(64, 128, 1, 1, "pingpong", epilogue_n=32)], need)
+    tiles = -(-rows // 128) * -(-cols // 128) if rows is not None and cols is not None else MANY_TILES
     clusters = 2 if tiles >= DEVICE_TILES else 1
-    light = need.store_bytes > 0 and not need.load_bytes and not need.reduce_bytes and need.weight <= LIGHT
-    if light and 4 * DEVICE_TILES <= tiles < MANY_TILES:
-        # 192 accumulators a thread leave no registers for a copy of some: straight-line code.
-        huge = Config(128, 192, 2, 1, "pingpong", rolled=0)
-        best = huge if tiles >= MANY_TILES else Config(128, 256, 2, 1, "cooperative")
-        fit = deepest(best, need)
+    if need.store_bytes and not need.load_bytes and not need.reduce_bytes and 4 * DEVICE_TILES <= tiles < MANY_TILES:
+        fit = deepest(Config(128, 256, 2, 1, "cooperative"), need)
         if rejection(fit, need) is None and fit.stages >= 4:
             return fit
-    wide = Config(128, 128, clusters, 1, "pingpong")
-    return _first_that_fits([wide, replace(wide, store_stages=1)], need)
+    wide = [
+        Config(128, 128, clusters, 1, "pingpong", epilogue_n=e, store_stages=s) for e, s in ((64, 2), (32, 2), (32, 1))
+    ]
+    return _first_that_fits(wide, need)
 
 
 def _first_that_fits(configs: list[Config], need: Footprint) -> Config:

@@ -25,7 +25,6 @@ from coda_lang.backend_cutlass.abi import (
 )
 from coda_lang.backend_cutlass.config import (
     BUDGET,
-    MAP_LOADS,
     Config,
     Footprint,
     cost,
@@ -59,22 +58,6 @@ _STATES = {
 }
 _STATE_BYTES = {"tile_logsumexp": 8, "tile_welford": 12}
 _PARTS = ("count", "mean", "m2")
-# Instructions of an operation, roughly, where they are more than one.
-_WEIGHTS = {
-    "div": 8.0,
-    "idiv": 60.0,
-    "mod": 60.0,
-    "exp": 8.0,
-    "exp2": 4.0,
-    "log1p": 20.0,
-    "tanh": 20.0,
-    "erf": 20.0,
-    "erfc": 26.0,
-    "sigmoid": 4.0,
-    "gather": 6.0,
-    "tile_logsumexp": 4.0,
-    "tile_welford": 4.0,
-}
 
 
 @dataclass(frozen=True)
@@ -147,9 +130,6 @@ class _Emitter:
         while cost(self.need) > BUDGET and (wide := self._widest()) is not None:
             self.spilled.add(wide)
             self.need = self._footprint()
-        while kernel.product is None and self.need.load_bytes > MAP_LOADS and (wide := self._widest_load()) is not None:
-            self.spilled.add(wide)
-            self.need = self._footprint()
         self.config = config if config is not None else default(self.need)
         if kernel.product is not None:
             element = self._dtype(kernel.param(kernel.product.a))
@@ -166,10 +146,17 @@ class _Emitter:
     def _dtype(self, target: Param | Output) -> DType:
         return target.dtype if isinstance(target.dtype, DType) else self.dtypes[target.dtype]
 
-    def _uses_tma(self, key: str, dtype: DType, form: Form) -> bool:
-        """Tiles of floats that are aligned and lie along the whole tile."""
-        whole = form.kind == "tile" and form.columns == "kWhole" and dtype.kind == "float"
-        return whole and key not in self.direct and key not in self.spilled
+    def _uses_tma(self, key: str, dtype: DType, form: Form, load: bool) -> bool:
+        """Tiles of floats that are aligned and lie along the whole tile; maps have no producer warp to load by."""
+        if (
+            key in self.direct
+            or key in self.spilled
+            or form.kind != "tile"
+            or form.columns != "kWhole"
+            or dtype.kind != "float"
+        ):
+            return False
+        return not (load and self.kernel.product is None)
 
     def _pairs(self, key: str, dtype: DType, form: Form) -> str:
         aligned = key not in self.direct and dtype.kind == "float" and form.columns == "kWhole"
@@ -184,24 +171,14 @@ class _Emitter:
             found.append((store, target, key))
         return found
 
-    def _widest_load(self) -> str | None:
-        """The tensor loaded through shared memory that takes most of it; the first of several."""
-        loaded = [
-            (-dtype.bits * form.width, param.name)
-            for param in [*(p for _, p in self._loads()), *(p for p in self.kernel.params if p.inout)]
-            for dtype, form in [(self._dtype(param), form_of(self.grid, param.dims))]
-            if self._uses_tma(param.name, dtype, form)
-        ]
-        return min(loaded, key=lambda s: s[0])[1] if loaded else None
-
     def _widest(self) -> str | None:
-        """The tensor stored through shared memory that takes most of it; the first of several."""
+        """The tensor stored through shared memory that takes most of it; the last of several."""
         stored = [
             (dtype.bits * form.width, key)
             for store, target, key in self._written()
             if self.kernel.values[store.value].op not in _STATES and not store.accumulate
             for dtype, form in [(self._dtype(target), form_of(self.grid, target.dims))]
-            if self._uses_tma(key, dtype, form)
+            if self._uses_tma(key, dtype, form, False)
         ]
         return max(stored, key=lambda s: s[0])[1] if stored else None
 
@@ -209,7 +186,7 @@ class _Emitter:
         loads = stores = reduces = 0.0
         for _, param in self._loads():
             form, dtype = form_of(self.grid, param.dims), self._dtype(param)
-            if self._uses_tma(param.name, dtype, form):
+            if self._uses_tma(param.name, dtype, form, True):
                 loads += form.width / 2 * dtype.bits / 8
         for store, target, key in self._written():
             value, dtype = self.kernel.values[store.value], self._dtype(target)
@@ -218,18 +195,13 @@ class _Emitter:
                     reduces += self.forms[value.args[0]].width / 2 * _STATE_BYTES.get(value.op, 4)
                 continue
             form = form_of(self.grid, target.dims)
-            if store.accumulate and self._uses_tma(key, dtype, form):
+            if store.accumulate and self._uses_tma(key, dtype, form, True):
                 loads += form.width / 2 * dtype.bits / 8
-            if self._uses_tma(key, dtype, form):
+            if self._uses_tma(key, dtype, form, False):
                 stores += form.width / 2 * dtype.bits / 8
         if self.tap:
             stores += 4
-        weight = sum(
-            _WEIGHTS.get(v.op, 1.0) * form.width / 2
-            for v, form in zip(self.kernel.values, self.forms, strict=True)
-            if form.kind == "tile" and v.op not in ("acc", "load", "even", "odd", "unpairs")
-        )
-        return Footprint(loads, stores, reduces, weight)
+        return Footprint(loads, stores, reduces)
 
     def _loads(self) -> list[tuple[int, Param]]:
         found = []
@@ -293,7 +265,7 @@ class _Emitter:
             case "row":
                 params = f"{{{self._pointer(key, dtype, True)}, {self._stride(key, 0)}, {self._period(form)}}}"
                 return Node(name, f"coda::Row<Shape, {t}, {w}, {columns}>", params, span, fragment)
-        if self._uses_tma(key, dtype, form):
+        if self._uses_tma(key, dtype, form, True):
             return Node(
                 name, f"coda::TileLoad<Shape, {t}, {w}>", f"{{{self._map(key, dtype, form, 64)}}}", span, fragment
             )
@@ -333,7 +305,7 @@ class _Emitter:
             case "row":
                 params = f"{{{self._pointer(key, dtype, False)}, {self._stride(key, 0)}, {self._period(form)}}}"
                 return Node(name, f"coda::RowStore<Shape, {t}, {w}, {columns}, {member}>", params, store.span)
-        if self._uses_tma(key, dtype, form):
+        if self._uses_tma(key, dtype, form, False):
             params = f"{{{self._map(key, dtype, form, 16)}}}"
             return Node(name, f"coda::TileStore<Shape, {t}, {w}, {member}>", params, store.span)
         params = self._place(key, dtype, form, False)
@@ -527,11 +499,11 @@ class _Emitter:
         return ((self.grid.split.inner, 8, tile),)
 
     def _map_config(self) -> Config:
-        return map_schedule(self.need, MAP_TILE)
+        columns, stages = map_schedule(self.need, MAP_TILE[1])
+        return Config(*MAP_TILE, 1, 1, "pingpong", 2, epilogue_n=columns, store_stages=stages)
 
     def _map_shared(self) -> int:
-        """The nodes' buffers and, behind them, a barrier for each subtile that is loaded; 1 KiB is their alignment."""
-        return epilogue_bytes(self._map_config(), self.need) // 1024 * 1024 + 2048
+        return -(-epilogue_bytes(self._map_config(), self.need) // 1024) * 1024
 
     def _head(self, text: Text) -> None:
         kernel, config = self.kernel, self.config
@@ -556,7 +528,6 @@ class _Emitter:
             )
         else:
             c = self._map_config()
-            text.add(f"  static constexpr int kShared = {self._map_shared()};")
             text.add(f"  static constexpr int kTileM = {c.tile_m}, kTileN = {c.tile_n};")
         loads = round(self.need.load_bytes * self._sub * 64 * c.warpgroups)
         text.add(f"  static constexpr int kWarpgroups = {c.warpgroups}, kSub = {self._sub};")
@@ -567,7 +538,6 @@ class _Emitter:
         )
         maps = sum(ctype == "TensorMap" for ctype, _ in self.block.fields.values())
         text.add(f"  static constexpr int kMaps = {maps};")
-        text.add(f"  static constexpr bool kRolled = {_bool(c.rolled == 1)};")
         text.add("};")
         text.add("constexpr int kBlocks = coda::kBlocks<Shape>;")
         text.add("")
