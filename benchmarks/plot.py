@@ -1,6 +1,6 @@
 """Draws a results file: time relative to cuBLAS's plain product, ours beside torch.compile.
 
-    python benchmarks/plot.py benchmarks/results/NAME.json docs/benchmark.svg
+python benchmarks/plot.py benchmarks/results/NAME.json docs/benchmark.svg
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 import matplotlib
 
 matplotlib.use("svg")
-import matplotlib.pyplot as plt  # noqa: E402
+import matplotlib.pyplot as plt
 
 
 def main() -> None:
