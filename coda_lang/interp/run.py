@@ -1,8 +1,15 @@
-"""Runs a specialised program on NumPy arrays: the product in row panels, the epilogue on each, stores at its end."""
+"""Runs a specialised program on NumPy arrays.
+
+The product is made in blocks of rows, by all threads that BLAS has. The epilogue and its stores then go over a block
+in strips, several at a time, each so small that its values stay in a core's cache.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,8 +23,9 @@ from coda_lang.ir.program import Kernel, Output, Param
 from coda_lang.ir.types import Dim
 
 DEFAULT_TILE = (128, 256)
-PANEL_ELEMENTS = 1 << 20  # a panel's f32 values stay near the caches
-PANEL_ROWS = 256  # at least: BLAS is at full speed from a few hundred rows
+BLOCK_ELEMENTS = 1 << 24  # of the accumulator held at once
+STRIP_ELEMENTS = 1 << 18
+WORKERS = min(4, os.cpu_count() or 1)  # NumPy lets go of Python's lock while it computes; each holds a strip's values
 
 Progress = Callable[[int, int], None]
 
@@ -50,7 +58,7 @@ def interpret(
         if kernel.kind == "reduce":
             _reduce(schedule, Context(binding, None, tile, wide, arrays), outputs)
         else:
-            _panels(schedule, binding, arrays, outputs, tile, wide, acc, progress)
+            _tiles(schedule, binding, arrays, outputs, tile, wide, acc, progress)
 
 
 def _reduce(schedule: Schedule, context: Context, outputs: Mapping[str, Array]) -> None:
@@ -62,7 +70,7 @@ def _reduce(schedule: Schedule, context: Context, outputs: Mapping[str, Array]) 
         outputs[store.target][...] = to_storage(value, context.binding.dtype(target).name)
 
 
-def _panels(
+def _tiles(
     schedule: Schedule,
     binding: Binding,
     arrays: dict[str, Array],
@@ -76,31 +84,55 @@ def _panels(
     assert kernel.rows is not None
     assert kernel.cols is not None
     split = next((s for s in kernel.splits if s.axis == kernel.cols.axis), None)
-    grid = Grid(kernel.rows, kernel.cols, split)
-    context = Context(binding, grid, tile, wide, arrays)
+    whole = Context(binding, Grid(kernel.rows, kernel.cols, split), tile, wide, arrays)
     rows, cols = binding.length(kernel.rows), binding.length(kernel.cols)
-    step = _panel_rows(rows, cols, tile[0], any(_along_rows(o, kernel.rows) for o in kernel.outputs))
+    # Partials over rows need each tile whole.
+    unit = tile[0] if any(_along_rows(o, kernel.rows) for o in kernel.outputs) else 1
+    block, strip = (_rows(elements, cols, unit) for elements in (BLOCK_ELEMENTS, STRIP_ELEMENTS))
     product = _product(kernel, arrays, wide, acc)
-    buffer = np.empty((min(step, rows), cols), wide) if product is not None else None
-    for first in range(0, rows, step) if rows else (0,):
-        context.first, context.last = first, min(first + step, rows)
-        if product is not None and buffer is not None:
-            context.accumulator = product(first, context.last, buffer[: context.last - first])
+    buffer = np.empty((min(block, rows), cols), wide) if product is not None else None
+    for first, last in _ranges(0, rows, block):
+        made = product(first, last, buffer[: last - first]) if product is not None and buffer is not None else None
+
+        def epilogue(part: tuple[int, int], made: Array | None = made, start: int = first) -> int:
+            accumulator = made[part[0] - start : part[1] - start] if made is not None else None
+            _strip(schedule, replace(whole, first=part[0], last=part[1], accumulator=accumulator), outputs)
+            return part[1]
+
+        for done in _each(epilogue, _ranges(first, last, strip)):
+            if progress is not None:
+                progress(done, rows)
+
+
+def _strip(schedule: Schedule, context: Context, outputs: Mapping[str, Array]) -> None:
+    """The epilogue on the context's rows."""
+    kernel = schedule.kernel
+    with np.errstate(all="ignore"):  # a setting of each thread
         held = evaluate(schedule, context)
         for store in kernel.stores:
             target = kernel.target(store.target)
-            array = arrays[store.target] if isinstance(target, Param) else outputs[store.target]
+            array = context.inputs[store.target] if isinstance(target, Param) else outputs[store.target]
             value = spread(context, held[store.value], kernel.values[store.value].type.dims, target.dims)
             _store(context, target, array, value, store.accumulate)
-        if progress is not None:
-            progress(context.last, rows)
 
 
-def _panel_rows(rows: int, cols: int, tile_rows: int, whole_tiles: bool) -> int:
-    step = max(PANEL_ROWS, PANEL_ELEMENTS // max(1, cols))
-    if whole_tiles:  # partials over rows need each tile whole
-        step = -(-step // tile_rows) * tile_rows
-    return max(1, min(step, rows))
+def _rows(elements: int, cols: int, unit: int) -> int:
+    """How many rows have about so many elements, in units."""
+    return max(1, elements // max(1, cols) // unit) * unit
+
+
+def _ranges(first: int, last: int, step: int) -> list[tuple[int, int]]:
+    """The parts of a range; nothing is a part too, since a row vector is stored even if there are no rows."""
+    return [(i, min(i + step, last)) for i in range(first, last, step)] or [(first, last)]
+
+
+def _each(work: Callable[[tuple[int, int]], int], parts: list[tuple[int, int]]) -> Iterator[int]:
+    """The results of `work` in order, made by several threads."""
+    if len(parts) == 1 or WORKERS == 1:
+        yield from map(work, parts)
+    else:
+        with ThreadPoolExecutor(WORKERS) as pool:
+            yield from pool.map(work, parts)
 
 
 def _along_rows(target: Output, rows: Dim) -> bool:
@@ -135,7 +167,7 @@ def _store(context: Context, target: Output | Param, array: Array, value: Array,
         place = array[context.first : context.last]
         value = value[:, 0] if len(parts) == 1 else value
     elif context.first:
-        return  # a row vector is the same for every panel, and is added only once
+        return  # a row vector is the same in every strip, and is added only once
     else:
         place, value = array, value[0]
     if accumulate:

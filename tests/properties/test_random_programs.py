@@ -74,13 +74,14 @@ def accumulator_shape(kernel: Kernel, call: RandomCall) -> tuple[int, int]:
 
 @given(programs(), SEEDS)
 @settings(max_examples=settings.default.max_examples // 4)
-def test_rows_in_panels(text: str, seed: int) -> None:
-    """More rows than a panel holds: partials over rows, what is updated in place, row numbers, vectors."""
+def test_rows_in_blocks_and_strips(text: str, seed: int) -> None:
+    """More rows than one evaluation takes: partials over rows, what is updated in place, row numbers, vectors."""
     program = load(text)
     call = random_call(program.ir, seed, lengths=(2, 4, 6, 257, 300, 515), tile=(37, 4))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run, "PANEL_ELEMENTS", 1)
-        patch.setattr(run, "PANEL_ROWS", 64)
+        patch.setattr(run, "BLOCK_ELEMENTS", 3000)
+        patch.setattr(run, "STRIP_ELEMENTS", 400)
+        patch.setattr(run, "WORKERS", 3)
         hold(text, call)
 
 
