@@ -289,8 +289,8 @@ class _Epilogue(_Writer):
             return self.leaf("I", *self.rng.choice(self.shapes(spine)))
         x, y = (_atom(self.integer(spine, depth - 1).text) for _ in range(2))
         forms = (
-            f"{x} + {y}", f"{x} - 3", f"2 * {x}", f"{x} % 5", f"{x} % {y}", f"idiv({x}, 3)", f"idiv({x}, {y})",
-            f"min({x}, {y})", f"max({x}, 2)", f"abs({x})", f"-{x}", f"select({x} < {y}, {x}, 7)",
+            f"{x} + {y}", f"{x} - 3", f"2 * {x}", f"{x} * 10007", f"{x} % 5", f"{x} % {y}", f"idiv({x}, 3)",
+            f"idiv({x}, {y})", f"min({x}, {y})", f"max({x}, 2)", f"abs({x})", f"-{x}", f"select({x} < {y}, {x}, 7)",
         )  # fmt: skip
         return Side(self.rng.choice(forms), "I")
 
