@@ -13,6 +13,7 @@ import torch
 
 import coda_lang as coda
 from coda_lang import ArgumentError
+from coda_lang.interp import run as run_module
 from programs import random_call, random_program
 
 Array = np.ndarray[Any, Any]
@@ -283,7 +284,9 @@ TILE = "map f<M, N>(x: f32[M, N], y: f32[M, N], v: f32[N]) -> (p: f32[M, N], q: 
 TILE += "    u, w = pairs(x)  p <- x - y * v  q <- y - x  h <- u - w\n}"
 
 
-def test_an_output_may_be_a_tile_input() -> None:
+@pytest.mark.parametrize("strip", [1 << 18, 1])
+def test_an_output_may_be_a_tile_input(strip: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_module, "STRIP_ELEMENTS", strip)  # rows are then written before later ones are read
     x, y = np.arange(12, dtype=np.float32).reshape(3, 4), np.ones((3, 4), np.float32)
     v = np.arange(4, dtype=np.float32)
     want = coda.loads(TILE).f(x=x, y=y, v=v)

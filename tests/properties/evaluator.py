@@ -1,7 +1,8 @@
 """A second definition of the language: evaluates a syntax tree, to check implementations against.
 
-Written from docs/language.md and the documentation of the operations; it shares the parser with the package, and
-nothing of the checker, the IR, the numerics or the interpreter. It is slow and direct:
+Written from docs/language.md and the documentation of the operations; it shares the parser with the package (and, to
+judge a GPU, the errors that the operation table states), and nothing of the checker, the IR, the numerics or the
+interpreter. It is slow and direct:
 
 - a value knows its axes by label, and is spread along others by index arithmetic, never by NumPy broadcasting;
 - f32 arithmetic is done in f64 and rounded once. For + − × ÷ √ that equals f32 arithmetic, since 53 ≥ 2·24 + 2
@@ -28,6 +29,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from coda_lang.ir.ops import OPS
 from coda_lang.parser import parse
 from coda_lang.parser import syntax as s
 
@@ -212,6 +214,12 @@ class Errors:
 
 
 REFERENCE = Errors()
+
+
+def gpu_errors() -> Errors:
+    """What the operation table states for the GPU; sums are in f32 and in any order."""
+    ulps = {name: (row.gpu_ulp, row.gpu_abs) for name, row in OPS.items()}
+    return Errors(ulps, division=OPS["div"].gpu_ulp, serial_sums=True)
 
 
 def evaluate(
