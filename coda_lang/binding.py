@@ -5,7 +5,7 @@ Both backends bind a call here, before anything is computed or launched, so a wr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 
@@ -220,6 +220,3 @@ def show_param(param: Param | Output) -> str:
 
 def _show(shape: tuple[int, ...]) -> str:
     return "(" + ", ".join(map(str, shape)) + ("," if len(shape) == 1 else "") + ")"
-
-
-Length = Callable[[Dim], int]

@@ -138,11 +138,6 @@ def output_key(params: Collection[str], name: str) -> str:
     return name + "'" if name in params else name
 
 
-def tile_count(length: int, tile: int) -> int:
-    """`tiles(X)` for an extent of the accumulator of that length."""
-    return -(-length // tile)
-
-
 def ctype_bytes(ctype: CType) -> int:
     return {"TensorMap": 128, "void*": 8, "int64_t": 8, "int32_t": 4, "float": 4}[ctype]
 

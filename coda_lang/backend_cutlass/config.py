@@ -12,7 +12,6 @@ from coda_lang.errors import ArgumentError
 DEVICE_TILES = 132  # one tile for each multiprocessor of an H100 or H200
 MANY_TILES = 16 * DEVICE_TILES  # so many tiles of 128 x 128 that the last wave hardly shows
 SHARED_LIMIT = 232_448  # bytes of shared memory that one block of sm_90 may use
-REGISTERS = {"cooperative": 232, "pingpong": 232}  # of a consumer thread, as CUTLASS's kernels set them
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,6 @@ I64 = DType("i64", "int", 64)
 BOOL = DType("bool", "bool", 8)
 
 DTYPES = {t.name: t for t in (F32, F16, BF16, F8E4M3, F8E5M2, I32, I64, BOOL)}
-OPERAND_DTYPES = (BF16, F16, F8E4M3, F8E5M2)
 
 # Inside a body there are three element types: a load widens what it reads exactly.
 VALUE_DTYPE = {"float": F32, "int": I64, "bool": BOOL}
@@ -80,6 +79,3 @@ class Type:
 
     def __str__(self) -> str:
         return f"{self.dtype}[{', '.join(map(str, self.dims))}]"
-
-
-SCALAR = Type(F32)

@@ -73,6 +73,14 @@ class GpuRun:
         return {n: arrays.to_numpy(arrays.view(x, n, types[n]), n) for n, x in self.plan().items()}
 
 
+def assert_same_bits(what: str, got: Array, want: Array, context: str = "") -> None:
+    same = same_bits(got, want)
+    assert same.all(), (
+        f"{what} differs in {(~same).sum()} of {same.size} elements, first at {np.argwhere(~same)[0]}: "
+        f"{got[~same].ravel()[:4]} for {want[~same].ravel()[:4]}{context}"
+    )
+
+
 def check(case: Case) -> dict[str, float]:
     """Run a case and check every output; returns the share of the bound that each uses (0: equal to the bit)."""
     run = GpuRun(case)
@@ -92,11 +100,7 @@ def check(case: Case) -> dict[str, float]:
     copies = {n: x.copy() if isinstance(x, np.ndarray) else x for n, x in arguments.items()}
     reference = case.program.interpret(**copies, tile=tile, acc=acc, outputs=case.outputs)
     for name in bit_equal_outputs(kernel):
-        same = same_bits(got[name], reference[name])
-        assert same.all(), (
-            f"{case}: {name} differs in {(~same).sum()} of {same.size} elements, first at {np.argwhere(~same)[0]}: "
-            f"{got[name][~same].ravel()[:4]} for {reference[name][~same].ravel()[:4]}"
-        )
+        assert_same_bits(f"{case}: {name}", got[name], reference[name])
         shares[name] = 0.0
     rest = {n: x for n, x in got.items() if n not in shares}
     for given in (acc,) if acc is None or case.exact else (acc, None):

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 from evaluator import Tally, evaluate
-from gpu_harness import GpuRun
+from gpu_harness import GpuRun, assert_same_bits
 from gpu_random import GPU, RandomCase, drawn
 
 from coda_lang import arrays
-from coda_lang.compare import bit_equal_outputs, same_bits
+from coda_lang.compare import bit_equal_outputs
 from coda_lang.errors import BackendError
 from coda_lang.interp.bounds import gamma
 from coda_lang.ir.numerics import Array
@@ -60,11 +60,7 @@ def hold(
     copies = {n: x.copy() if isinstance(x, np.ndarray) else x for n, x in arguments.items()}
     reference = case.program.interpret(**copies, tile=tile, acc=acc, outputs=case.outputs)
     for name in bit_equal_outputs(kernel):
-        same = same_bits(got[name], reference[name])
-        assert same.all(), (
-            f"{name} differs in {(~same).sum()} of {same.size} elements, first at {np.argwhere(~same)[0]}: "
-            f"{got[name][~same].ravel()[:4]} for {reference[name][~same].ravel()[:4]}\n{text}"
-        )
+        assert_same_bits(name, got[name], reference[name], f"\n{text}")
     expected = evaluate(text, arguments, tile, acc, GPU)
     tally = Tally()
     for name, array in got.items():
