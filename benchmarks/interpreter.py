@@ -19,6 +19,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "12")  # as coda-run does, before NumPy is imported
+
 import numpy as np
 
 import coda_lang as coda

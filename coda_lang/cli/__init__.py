@@ -20,6 +20,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     70: a defect of this package; CODA_DEBUG=1 shows the traceback.
     """
     gc.set_threshold(200_000)  # a short process whose trees have few cycles: a sixth of the time to start
+    # OpenBLAS's threads spin for 2²⁶ cycles after a product, beside the interpreter's own; read when NumPy is imported.
+    os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "12")
 
     from coda_lang.cli import terminal
 

@@ -23,7 +23,7 @@ from coda_lang.ir.program import Kernel, Output, Param
 from coda_lang.ir.types import Dim
 
 DEFAULT_TILE = (128, 256)
-BLOCK_ELEMENTS = 1 << 24  # of the accumulator held at once
+BLOCK_ELEMENTS = 1 << 23  # of the accumulator held at once
 STRIP_ELEMENTS = 1 << 18
 WORKERS = min(4, os.cpu_count() or 1)  # NumPy lets go of Python's lock while it computes; each holds a strip's values
 
@@ -149,7 +149,7 @@ def _product(
         tap = acc.astype(wide, copy=False)
         return lambda first, last, out: tap[first:last]
     p = kernel.product
-    a, b = (np.ascontiguousarray(from_storage(arrays[name], wide)) for name in (p.a, p.b))
+    a, b = (arrays[name].astype(wide, order="C", copy=False) for name in (p.a, p.b))
     left, right = a.T if p.a_transposed else a, b.T if p.b_transposed else b
     return lambda first, last, out: np.matmul(left[first:last], right, out=out)
 

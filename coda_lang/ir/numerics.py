@@ -98,8 +98,6 @@ def to_storage(x: Array, dtype: str) -> Array:
     target = STORAGE[dtype]
     if x.dtype == target:
         return x
-    if dtype == "bf16" and x.dtype == np.float32:
-        return _bf16(x)
     if dtype in F8_MAX:
         x = np.clip(x, -F8_MAX[dtype], F8_MAX[dtype])  # np.clip keeps NaN
     if x.dtype == np.float64 and target.itemsize < 4:
@@ -125,21 +123,6 @@ def round_to(x: Array, dtype: str) -> Array:
     return from_storage(to_storage(x, dtype), x.dtype)
 
 
-def _bf16(x: Array) -> Array:
-    """f32 to bf16 in integer arithmetic, several times faster than a cast: add half, ties to even."""
-    bits = np.asarray(x, order="C").view(np.uint32)
-    rounded = bits >> 16
-    rounded &= 1
-    rounded += 0x7FFF
-    rounded += bits
-    rounded >>= 16
-    out = np.asarray(rounded.astype(np.uint16))
-    nan = np.isnan(x)
-    if nan.any():
-        out[nan] = 0x7FC0
-    return out.view(STORAGE["bf16"])
-
-
 def _round_once(x: Array, target: np.dtype[Any]) -> Array:
     """f64 to a narrow type by way of f32 rounded to odd: casts through f32 would round twice."""
     near = x.astype(np.float32)
@@ -150,14 +133,59 @@ def _round_once(x: Array, target: np.dtype[Any]) -> Array:
     return np.where(fix, away, near).astype(target)
 
 
-def erfc(x: Array) -> Array:
-    from scipy import special  # not at the top: it takes as long to import as all the rest of the package
+# P and Q of erfc x ≈ P(x) / (Q(x)·e^x²): fitted to erfcx on 0 … 10.2, beyond which an f32 erfc is 0, by least squares
+# reweighted towards the largest relative error, which is 2⁻³³·⁵.
+_ERFC_P = (
+    0.9999999999189151, 1.4342573437046582, 1.0006859499179332, 0.4024231030877154, 0.0928401161320871,
+    0.010018787178566354,
+)  # fmt: skip
+_ERFC_Q = (
+    1.0, 2.562636499791023, 2.892311829376154, 1.8556617449808916, 0.7221780600709263, 0.16455374073413911,
+    0.017757860778374233,
+)  # fmt: skip
+_CHUNK = 1 << 15  # elements whose f64 values stay in a core's cache
 
-    return np.asarray(special.erfc(x))
+
+def erfc(x: Array) -> Array:
+    """1 − erf x: of f32, within 0.502 units of its last place in half of SciPy's time; of f64, SciPy's."""
+    if x.dtype == np.float64:
+        from scipy import special  # not at the top: it takes as long to import as all the rest of the package
+
+        return np.asarray(special.erfc(x))
+    flat = np.ascontiguousarray(x).reshape(-1)
+    out = np.empty_like(flat)
+    scratch = np.empty((4, min(_CHUNK, flat.size)))
+    for i in range(0, flat.size, _CHUNK):
+        part = flat[i : i + _CHUNK]
+        _erfc(part, out[i : i + _CHUNK], *scratch[:, : part.size])
+    return out.reshape(x.shape)
+
+
+def _erfc(x: Array, out: Array, wide: Array, sign: Array, p: Array, q: Array) -> None:
+    wide[...] = x
+    np.copysign(1.0, wide, out=sign)
+    np.abs(wide, out=wide)
+    np.minimum(wide, 11.0, out=wide)
+    _polynomial(_ERFC_P, wide, p)
+    _polynomial(_ERFC_Q, wide, q)
+    wide *= wide
+    q *= np.exp(wide, out=wide)
+    p /= q
+    p *= sign  # erfc(−x) = 2 − erfc x
+    np.subtract(1.0, sign, out=sign)
+    out[...] = np.add(p, sign, out=p)
+
+
+def _polynomial(coefficients: tuple[float, ...], x: Array, out: Array) -> None:
+    np.multiply(x, coefficients[-1], out=out)
+    for c in coefficients[-2:0:-1]:
+        out += c
+        out *= x
+    out += coefficients[0]
 
 
 def erf(x: Array) -> Array:
-    from scipy import special
+    from scipy import special  # as above
 
     return np.asarray(special.erf(x))
 

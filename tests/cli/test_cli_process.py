@@ -130,11 +130,13 @@ def test_an_encoding_without_the_signs() -> None:
     assert b"y = g?" in done.stdout
 
 
-def _on_a_terminal(*arguments: str, **environment: str) -> tuple[int, str]:
+def _on_a_terminal(
+    *arguments: str, command: tuple[str, ...] = ("-m", "coda_lang.cli"), **environment: str
+) -> tuple[int, str]:
     """Exit code and what a terminal of 80 columns shows."""
     leader, follower = pty.openpty()
     process = subprocess.Popen(
-        [sys.executable, "-m", "coda_lang.cli", *arguments],
+        [sys.executable, *command, *arguments],
         stdin=follower,
         stdout=follower,
         stderr=follower,
@@ -167,9 +169,17 @@ def test_colours_on_a_terminal_only(tmp_path: Path) -> None:
     assert b"\x1b" not in coda_run("check", str(path)).stderr
 
 
+IMPATIENT = """
+import sys
+from coda_lang.cli import main, progress
+progress.PATIENCE = progress.INTERVAL = 0.0
+sys.exit(main(sys.argv[1:]))
+"""
+
+
 def test_a_progress_bar_on_a_terminal_only() -> None:
-    arguments = [SWIGLU, "--dim", "M=4096,N=4096,K=4096"]
-    code, seen = _on_a_terminal(*arguments, OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
+    arguments = [SWIGLU, "--dim", "M=2048,N=1024,K=64"]  # several strips of rows
+    code, seen = _on_a_terminal(*arguments, command=("-c", IMPATIENT))
     assert code == 0
     assert "running swiglu ━" in seen
     assert " s left" in seen

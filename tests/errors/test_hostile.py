@@ -187,9 +187,9 @@ LARGE = {
 @pytest.mark.parametrize("name", LARGE)
 def test_large_input(name: str) -> None:
     text, expected = LARGE[name]
-    start = time.monotonic()
+    start = time.process_time()
     assert codes(text) == expected
-    assert time.monotonic() - start < 60  # seconds; most take less than one, and this machine may be busy
+    assert time.process_time() - start < 60  # seconds; most take less than one
 
 
 def test_at_most_twenty_are_shown_and_the_rest_counted() -> None:
@@ -212,9 +212,9 @@ def failing(path: Path) -> CodaError:
 def test_a_file_beyond_the_limit(tmp_path: Path) -> None:
     path = tmp_path / "large.coda"
     path.write_bytes(b"// comment\n" * (5 * 2**20 // 11))
-    start = time.monotonic()
+    start = time.process_time()
     error = failing(path)
-    assert time.monotonic() - start < 2
+    assert time.process_time() - start < 2  # it is not parsed
     assert [d.code for d in error.diagnostics] == ["E0009"]
     assert str(error).startswith(f"{path}:1:1: error[E0009]: the file has more than 4 MiB")
     with pytest.raises(CodaError, match="E0009"):
@@ -343,7 +343,7 @@ def test_the_recursion_limit_is_put_back() -> None:
 
 def test_programs_are_checked_in_milliseconds() -> None:
     check_file(PROGRAMS[0])  # the grammar and the prelude are read once
-    start = time.perf_counter()
+    start = time.process_time()
     for path in PROGRAMS:
         check_file(path)
-    assert (time.perf_counter() - start) / len(PROGRAMS) < 0.25  # about 0.03 on a quiet machine
+    assert (time.process_time() - start) / len(PROGRAMS) < 0.25  # about 0.03

@@ -124,6 +124,7 @@ ORACLES: dict[str, Callable[..., Any]] = {
     "sigmoid": special_or("inf:1.0 -inf:0.0", lambda x: 1 / (1 + mpmath.exp(-x))),
 }  # fmt: skip
 CORRECTLY_ROUNDED = {"neg", "add", "sub", "mul", "div", "fma", "min", "max", "abs", "select", "sqrt"}
+A_LITTLE_MORE = {"erfc": "0.502"}  # units in the last place, where a fast approximation takes the place of f64
 MAPS = [row for row in OPS.values() if row.meaning is not None]
 
 
@@ -171,7 +172,7 @@ def check_floats(name: str, got: Any, args: list[Any]) -> None:
             assert y == near, what
         else:
             assert math.isfinite(y), what
-            allowed = Fraction(float(ulp(np.asarray(near)))) * Fraction(500001, 1000000)
+            allowed = Fraction(float(ulp(np.asarray(near)))) * Fraction(A_LITTLE_MORE.get(name, "0.500001"))
             assert abs(Fraction(float(y)) - exact) <= allowed, what
 
 
