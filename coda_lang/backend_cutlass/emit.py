@@ -538,6 +538,7 @@ class _Emitter:
         )
         maps = sum(ctype == "TensorMap" for ctype, _ in self.block.fields.values())
         text.add(f"  static constexpr int kMaps = {maps};")
+        text.add(f"  static constexpr bool kRolled = {_bool(c.rolled == 1)};")
         text.add("};")
         text.add("constexpr int kBlocks = coda::kBlocks<Shape>;")
         text.add("")

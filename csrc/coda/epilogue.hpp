@@ -1,6 +1,9 @@
 #pragma once
 // The epilogue: drives a tree of visitor nodes over the accumulators of a tile, subtile by subtile.
 //
+// A loop over the subtiles keeps long epilogues within the instruction cache, where straight-line code would be fetched anew
+// for each tile.
+//
 // It has the interface of CUTLASS's CollectiveEpilogue and calls the nodes as CUTLASS's would. Warps go their own way: what
 // they store passes through shared memory of their own, and only reductions along a column make them meet.
 #include "coda/reductions.hpp"
@@ -97,29 +100,49 @@ struct Epilogue {
     auto callbacks = tree.template get_consumer_store_callbacks<true>(args);
     callbacks.begin();
     const int warpgroup = kWarpgroups == 1 ? 0 : tile.thread / 128;
-    CUTLASS_PRAGMA_UNROLL
-    for (int atom = 0; atom < kAtoms; ++atom) {
-      const int epi_m = atom * kWarpgroups + warpgroup;
-      CUTLASS_PRAGMA_UNROLL
-      for (int epi_n = 0; epi_n < kSubtiles; ++epi_n) {
-        callbacks.begin_loop(epi_m, epi_n);
-        arrive(callbacks, epi_m, epi_n);
-        auto& fragment = *reinterpret_cast<cutlass::Array<float, kSub / 2>*>(accumulators + (atom * kSubtiles + epi_n) * (kSub / 2));
-        callbacks.visit(fragment, 0, epi_m, epi_n);
-        if constexpr (Config::kStoreStages > 0) {
-          const int stage = (atom * kSubtiles + epi_n) % Config::kStoreStages;
-          if (tile.lane == 0) cute::tma_store_wait<Config::kStoreStages - 1>();
-          __syncwarp();
-          callbacks.postreduce(epi_m, epi_n, stage, true);
-          cute::tma_store_fence();
-          __syncwarp();
-          callbacks.tma_store(epi_m, epi_n, stage, tile.lane == 0);
-          if (tile.lane == 0) cute::tma_store_arrive();
-        }
-        callbacks.end_loop(epi_m, epi_n);
+    auto subtile = [&](cutlass::Array<float, kSub / 2> const& fragment, int i) {
+      const int epi_m = i / kSubtiles * kWarpgroups + warpgroup, epi_n = i % kSubtiles;
+      callbacks.begin_loop(epi_m, epi_n);
+      arrive(callbacks, epi_m, epi_n);
+      callbacks.visit(fragment, 0, epi_m, epi_n);
+      if constexpr (Config::kStoreStages > 0) {
+        const int stage = i % Config::kStoreStages;
+        if (tile.lane == 0) cute::tma_store_wait<Config::kStoreStages - 1>();
+        __syncwarp();
+        callbacks.postreduce(epi_m, epi_n, stage, true);
+        cute::tma_store_fence();
+        __syncwarp();
+        callbacks.tma_store(epi_m, epi_n, stage, tile.lane == 0);
+        if (tile.lane == 0) cute::tma_store_arrive();
       }
+      callbacks.end_loop(epi_m, epi_n);
+    };
+    if constexpr (Config::kRolled) {
+      CUTLASS_PRAGMA_NO_UNROLL
+      for (int i = 0; i < kAtoms * kSubtiles; ++i) {
+        cutlass::Array<float, kSub / 2> fragment;
+        select<0>(fragment, accumulators, i);
+        subtile(fragment, i);
+      }
+    } else {
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < kAtoms * kSubtiles; ++i)
+        subtile(*reinterpret_cast<cutlass::Array<float, kSub / 2>*>(accumulators + i * (kSub / 2)), i);
     }
     callbacks.end();
+  }
+
+  // Subtile i of the accumulators. Registers have no addresses, so this is a jump to one of as many copies; the empty statement
+  // keeps the compiler from making them all and choosing afterwards.
+  template <int kAt>
+  CUTLASS_DEVICE static void select(cutlass::Array<float, kSub / 2>& fragment, float const* accumulators, int i) {
+    if (kAt == kAtoms * kSubtiles - 1 || i == kAt) {
+      asm volatile("");
+      CUTLASS_PRAGMA_UNROLL
+      for (int j = 0; j < kSub / 2; ++j) fragment[j] = accumulators[kAt * (kSub / 2) + j];
+    } else if constexpr (kAt < kAtoms * kSubtiles - 1) {
+      select<kAt + 1>(fragment, accumulators, i);
+    }
   }
   CUTLASS_DEVICE auto store_tail(LoadPipeline, LoadPipelineState load, StorePipeline, StorePipelineState store) {
     if constexpr (Config::kStoreStages > 0) cute::tma_store_wait<0>();
