@@ -1,0 +1,81 @@
+"""The schedule of a call that names none is what it was when its machine code was run on a GPU.
+
+`defaults.txt` has each form of each program with the footprint of its epilogue, and below it the schedules with the
+shapes that get them. A change of it is a change of what is verified, so it is made by hand:
+`pytest tests/tuning/test_defaults.py --update-goldens`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import coda_lang as coda
+from coda_lang.arrays import ArrayView, packed_strides
+from coda_lang.backend_cutlass.emit import footprint
+from coda_lang.backend_cutlass.program import GpuProgram
+from coda_lang.call import Call, Caller
+from coda_lang.data import shapes
+from coda_lang.ir.program import Kernel
+
+PROGRAMS = Path(__file__).parents[2] / "programs"
+GOLDEN = Path(__file__).parent / "defaults.txt"
+SHAPES = ((1, 4096), (64, 128), (65, 4096), (512, 2048), (1024, 4096), (2048, 8192), (4096, 4096), (4096, 12288), (8192, 8192),
+          (16384, 22016), (4096, 131072), (131072, 64))  # fmt: skip
+HEADS = (64, 128, 192, 256)  # of a program whose columns are heads, tried in turn: widths that divide the columns
+
+
+def kernels() -> Iterator[Kernel]:
+    for path in sorted(PROGRAMS.glob("*.coda")):
+        for program in coda.load(path).values():
+            if program.ir.product is not None and program.ir.span.source.path == str(path):
+                yield program.ir
+
+
+def call(kernel: Kernel, rows: int, cols: int, head: int, whole: bool) -> Call:
+    """A call on packed arrays that exist by address only: without options, or with all inputs and outputs."""
+    optional = [p.name for p in kernel.params if p.default is not None] if whole else []
+    assert kernel.rows is not None
+    assert kernel.cols is not None
+    assert kernel.rows.axis is not None
+    assert kernel.cols.axis is not None
+    sizes = {kernel.rows.axis: rows, kernel.cols.axis: cols, "K": 4096}
+    sizes |= {s.inner.axis: head for s in kernel.splits if s.inner.axis is not None}
+    given, binding = shapes(kernel, sizes=sizes, optional=optional)
+    arguments: dict[str, object] = dict(binding.extents)
+    for p in kernel.params:
+        if p.name in given:
+            shape = given[p.name].shape
+            arguments[p.name] = ArrayView(256, shape, packed_strides(shape), given[p.name].dtype, None, None, "numpy")
+        elif p.host and (p.default is None or p.name in optional):
+            arguments[p.name] = 1
+    return Caller(kernel).call(arguments, [o.name for o in kernel.outputs] if whole else None, None)
+
+
+def lines() -> Iterator[str]:
+    for kernel in kernels():
+        for whole in (False, True):
+            for head in HEADS if kernel.splits else (0,):
+                found: dict[str, list[str]] = {}
+                need = None
+                for rows, cols in SHAPES:
+                    if head and cols % head:
+                        continue
+                    made = call(kernel, rows, cols, head, whole)
+                    need = footprint(made.kernel, made.binding.dtypes)
+                    config = str(GpuProgram(Caller(kernel)).config(made))
+                    found.setdefault(config, []).append(f"{rows}x{cols}")
+                assert need is not None
+                title = f"{kernel.name} {'with all options' if whole else 'without options'}"
+                title += f", heads of {head}" if head else ""
+                yield f"{title}: {need.load_bytes:g} loaded, {need.store_bytes:g} stored, {need.reduce_bytes:g} reduced"
+                yield from (f"    {config}: {' '.join(at)}" for config, at in found.items())
+
+
+def test_the_defaults_are_those_that_were_verified(request: pytest.FixtureRequest) -> None:
+    found = "\n".join(lines()) + "\n"
+    if request.config.getoption("--update-goldens"):
+        GOLDEN.write_text(found, encoding="utf-8")
+    assert found == GOLDEN.read_text(encoding="utf-8")
