@@ -1,9 +1,8 @@
-"""Schedules: the space of configurations, why a candidate does not fit, and which one a call gets by default."""
+"""Schedules: what one is, why one cannot be built for a kernel, and which one a call gets that names none."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from typing import Literal
 
@@ -169,28 +168,6 @@ def rejection(config: Config, need: Footprint = Footprint()) -> str | None:
     if total > SHARED_LIMIT:
         return f"{total} bytes of shared memory, {SHARED_LIMIT} at most"
     return None
-
-
-def candidates(need: Footprint) -> Iterator[tuple[Config, str | None]]:
-    """The whole space, each configuration with the reason why it is rejected, or None. Stages are as many as fit."""
-    shapes: list[tuple[int, int, Literal["cooperative", "pingpong"]]] = [
-        (128, 256, "cooperative"),
-        (256, 128, "cooperative"),
-        (128, 128, "cooperative"),
-        (256, 192, "cooperative"),
-        (128, 192, "cooperative"),
-        (64, 256, "pingpong"),
-        (128, 128, "pingpong"),
-        (128, 192, "pingpong"),
-        (64, 128, "pingpong"),
-        (64, 64, "pingpong"),
-    ]
-    for tile_m, tile_n, schedule in shapes:
-        for cluster_m, cluster_n in ((2, 1), (1, 2), (1, 1), (4, 1), (2, 2)):
-            for epilogue_n in (64, 32):
-                config = Config(tile_m, tile_n, cluster_m, cluster_n, schedule, 2, epilogue_n=epilogue_n)
-                config = deepest(config, need)
-                yield config, rejection(config, need)
 
 
 def deepest(config: Config, need: Footprint) -> Config:

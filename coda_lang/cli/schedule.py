@@ -11,17 +11,12 @@ from coda_lang.api import Program
 from coda_lang.arrays import ArrayView, packed_strides
 from coda_lang.backend_cutlass import tensormap
 from coda_lang.backend_cutlass.abi import Emitted, grid, misfit, output_key
-from coda_lang.backend_cutlass.config import (
-    SHARED_LIMIT,
-    Config,
-    Footprint,
-    candidates,
-    epilogue_bytes,
-    rejection,
-    shared_bytes,
-)
+from coda_lang.backend_cutlass.config import SHARED_LIMIT, Config, Footprint, epilogue_bytes, shared_bytes
 from coda_lang.backend_cutlass.emit import footprint
+from coda_lang.backend_cutlass.model import predict
+from coda_lang.backend_cutlass.problem import problem
 from coda_lang.backend_cutlass.program import GpuProgram
+from coda_lang.backend_cutlass.space import Rejected, enumerate_space
 from coda_lang.backend_cutlass.staging import Needs
 from coda_lang.binding import Binding, Shape
 from coda_lang.call import Call, Caller
@@ -33,7 +28,7 @@ from coda_lang.cost import H200, cost, roofline
 from coda_lang.data import DEFAULT_TILE, shapes
 from coda_lang.errors import ArgumentError
 from coda_lang.ir.axes import Grid
-from coda_lang.ir.program import Output, Param
+from coda_lang.ir.program import Kernel, Output, Param
 from coda_lang.ir.types import Dim
 
 _ALIGNED = 256  # bytes: what allocators of GPU memory give
@@ -63,7 +58,9 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _call(program: Program, given: dict[str, Shape], lengths: dict[str, int], options: argparse.Namespace) -> Call:
+def _call(
+    program: Program, given: dict[str, Shape], lengths: dict[str, int], options: argparse.Namespace
+) -> Call[Kernel]:
     """The call on packed arrays that exist by address only."""
     arguments: dict[str, object] = dict(lengths)
     for p in program.ir.params:
@@ -82,7 +79,7 @@ def _array(extents: tuple[int, ...], dtype: str) -> ArrayView:
 class _View:
     """A call and what the emitter made of it."""
 
-    call: Call
+    call: Call[Kernel]
     config: Config | None
     emitted: Emitted
 
@@ -232,27 +229,46 @@ def _could_go_by_tma(view: _View, t: Param | Output) -> bool:
 
 # -- schedules ---------------------------------------------------------------------------------------------------------
 
+_SHOWN = ("shared memory", "segments")  # reasons for which a tile of the space is worth a line
+
 
 def _schedules(view: _View) -> str:
-    """The space, clusters left out unless they decide: what each would be like here, or why it cannot be built."""
+    """The tiles of the space: the schedule that the model thinks fastest with each, or why there is none here."""
     assert view.config is not None
-    (rows_dim, _), (cols_dim, _) = view.emitted.blocks
+    asked = problem(view.binding, view.need)
+    best: dict[tuple[object, ...], tuple[float, Config]] = {}
+    reasons: dict[tuple[object, ...], Rejected] = {}
+    for member in enumerate_space(asked):
+        if isinstance(member, Config):
+            seconds = predict(member, asked).seconds
+            if seconds < best.get(_key(member), (math.inf,))[0]:
+                best[_key(member)] = seconds, member
+        elif member.kind in _SHOWN:
+            reasons.setdefault(_key(member.example), member)
+    best[_key(view.config)] = predict(view.config, asked).seconds, view.config
     columns = [Column("tile"), Column("schedule"), Column("epilogue", right=True), Column("stages", right=True)]
-    columns += [Column("tiles", right=True), Column("verdict")]
-    shown: dict[tuple[object, ...], tuple[Config, str | None]] = {_key(view.config): (view.config, None)}
-    for config, reason in candidates(view.need):
-        known = shown.get(_key(config))
-        if known is None or (known[1] is not None and reason is None):
-            shown[_key(config)] = (config, reason)
+    columns += [Column("tiles", right=True), Column("by the model", right=True), Column("verdict")]
     rows = []
-    for config, reason in shown.values():
-        tiles = -(-view.length(rows_dim) // config.tile_m) * -(-view.length(cols_dim) // config.tile_n)
-        verdict = "chosen" if config is view.config else "fits" if reason is None else f"does not fit: {reason}"
-        stages = str(config.stages) if reason is None else "–"
-        tile = f"{config.tile_m}x{config.tile_n}"
-        rows.append([tile, config.schedule, str(config.epilogue_n), stages, str(tiles), verdict])
-    assert rejection(view.config, view.need) is None
+    for seconds, config in sorted(best.values(), key=lambda found: found[0]):
+        verdict = "chosen" if config is view.config else "fits"
+        shape_ = [*_shape_cells(config), str(config.stages), _tile_count(view, config)]
+        rows.append([*shape_, units.seconds(seconds), verdict])
+    for key, rejected in reasons.items():
+        if key not in best:
+            tile, schedule, part = _shape_cells(rejected.example)
+            part = part if rejected.kind == "shared memory" else "–"
+            verdict = f"does not fit: {rejected.reason}"
+            rows.append([tile, schedule, part, "–", _tile_count(view, rejected.example), "–", verdict])
     return table(columns, rows)
+
+
+def _shape_cells(config: Config) -> list[str]:
+    return [f"{config.tile_m}x{config.tile_n}", config.schedule, str(config.epilogue_n)]
+
+
+def _tile_count(view: _View, config: Config) -> str:
+    (rows, _), (cols, _) = view.emitted.blocks
+    return str(-(-view.length(rows) // config.tile_m) * -(-view.length(cols) // config.tile_n))
 
 
 def _key(config: Config) -> tuple[object, ...]:

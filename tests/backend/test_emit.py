@@ -27,11 +27,9 @@ from coda_lang.backend_cutlass.config import (
     SHARED_LIMIT,
     Config,
     Footprint,
-    candidates,
     deepest,
     default,
     rejection,
-    shared_bytes,
 )
 from coda_lang.backend_cutlass.emit import TAP, emit, footprint
 from coda_lang.backend_cutlass.naming import identifier
@@ -258,19 +256,6 @@ def test_parts_that_are_not_named_have_their_defaults() -> None:
 def test_what_is_no_configuration_is_refused(text: str) -> None:
     with pytest.raises(ArgumentError, match="no part of a configuration"):
         Config.parse(text)
-
-
-@pytest.mark.parametrize("need", [Footprint(), Footprint(2, 4, 0), Footprint(4, 8, 8), Footprint(0, 16, 0)])
-def test_the_space_has_a_reason_or_fits(need: Footprint) -> None:
-    found = list(candidates(need))
-    assert len({c for c, _ in found}) == len(found)
-    assert any(reason is None for _, reason in found)
-    for config, reason in found:
-        assert (reason is None) == (rejection(config, need) is None)
-        if reason is None:
-            assert shared_bytes(config, need) <= SHARED_LIMIT
-            deeper = replace(config, stages=config.stages + 1)
-            assert config.stages == 8 or rejection(deeper, need) is not None
 
 
 @pytest.mark.parametrize("name", sorted(k for k, v in KERNELS.items() if v.product is not None))

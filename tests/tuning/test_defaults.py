@@ -22,19 +22,20 @@ from coda_lang.ir.program import Kernel
 
 PROGRAMS = Path(__file__).parents[2] / "programs"
 GOLDEN = Path(__file__).parent / "defaults.txt"
-SHAPES = ((1, 4096), (64, 128), (65, 4096), (512, 2048), (1024, 4096), (2048, 8192), (4096, 4096), (4096, 12288), (8192, 8192),
-          (16384, 22016), (4096, 131072), (131072, 64))  # fmt: skip
+SHAPES = ((1, 4096), (64, 128), (65, 4096), (512, 2048), (1024, 4096), (2048, 8192), (4096, 4096), (4096, 12288),
+          (8192, 8192), (16384, 22016), (4096, 131072), (131072, 64))  # fmt: skip
 HEADS = (64, 128, 192, 256)  # of a program whose columns are heads, tried in turn: widths that divide the columns
 
 
 def kernels() -> Iterator[Kernel]:
     for path in sorted(PROGRAMS.glob("*.coda")):
         for program in coda.load(path).values():
-            if program.ir.product is not None and program.ir.span.source.path == str(path):
-                yield program.ir
+            ir = program.ir
+            if isinstance(ir, Kernel) and ir.product is not None and ir.span.source.path == str(path):
+                yield ir
 
 
-def call(kernel: Kernel, rows: int, cols: int, head: int, whole: bool) -> Call:
+def call(kernel: Kernel, rows: int, cols: int, head: int, whole: bool) -> Call[Kernel]:
     """A call on packed arrays that exist by address only: without options, or with all inputs and outputs."""
     optional = [p.name for p in kernel.params if p.default is not None] if whole else []
     assert kernel.rows is not None

@@ -1,0 +1,93 @@
+"""What a call asks of a schedule: its shape, and the epilogue's work for each element of the accumulator."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from coda_lang.backend_cutlass.config import Footprint
+from coda_lang.binding import Binding
+from coda_lang.cost import cost
+from coda_lang.ir.axes import Grid
+from coda_lang.ir.program import Kernel
+from coda_lang.ir.types import Dim
+
+# Instructions of one evaluation on the GPU, counted from `cuda_ops.CUDA` and its helpers; what is not named takes one.
+INSTRUCTIONS = {
+    "const": 0, "axis": 0, "acc": 0, "load": 0, "row": 0, "col": 0, "even": 0, "odd": 0, "unpairs": 0,
+    "div": 8, "idiv": 16, "mod": 16, "round": 2, "exp": 4, "exp2": 3, "log": 6, "log2": 6, "log1p": 12, "tanh": 12,
+    "erf": 20, "erfc": 24, "sqrt": 6, "rsqrt": 5, "sigmoid": 8, "gather": 12, "pick": 2,
+    "tile_logsumexp": 12, "tile_welford": 6,
+}  # fmt: skip
+_NOMINAL_TILE = (128, 256)  # for the bytes of partials: too few for the tile to matter
+
+
+@dataclass(frozen=True)
+class Problem:
+    """`moved` are bytes that the epilogue loads and stores, `weight` the instructions that it takes, both for each
+    element of the accumulator [rows, cols]; `segment` columns must not be cut by a tile (1: any may).
+    """
+
+    rows: int
+    cols: int
+    contracted: int
+    need: Footprint = field(default_factory=Footprint)
+    moved: float = 2.0
+    weight: float = 0.0
+    segment: int = 1
+    operand_bytes: int = 2
+
+    @property
+    def flops(self) -> int:
+        """Of the product."""
+        return 2 * self.rows * self.cols * self.contracted
+
+    @property
+    def bytes(self) -> float:
+        """Each array moved once."""
+        operands = (self.rows + self.cols) * self.contracted * self.operand_bytes
+        return operands + self.moved * self.rows * self.cols
+
+
+def problem(binding: Binding, need: Footprint) -> Problem:
+    """The problem of a call, whose kernel `specialise` made and has a product."""
+    kernel = binding.kernel
+    assert kernel.product is not None
+    assert kernel.rows is not None
+    assert kernel.cols is not None
+    rows, cols = binding.length(kernel.rows), binding.length(kernel.cols)
+    work = cost(binding, _NOMINAL_TILE)
+    operands = {kernel.product.a, kernel.product.b}
+    moved = sum(work.writes.values()) + sum(b for n, b in work.reads.items() if n not in operands)
+    split = next((s for s in kernel.splits if s.axis == kernel.cols.axis), None)
+    uncut = split is not None and any(v.op == "segment_sum" for v in kernel.values)
+    return Problem(
+        rows,
+        cols,
+        binding.length(kernel.product.contracted),
+        need,
+        moved / max(1, rows * cols),
+        weight(kernel),
+        binding.length(split.inner) if uncut and split is not None else 1,
+        binding.dtype(kernel.param(kernel.product.a)).bits // 8,
+    )
+
+
+def weight(kernel: Kernel) -> float:
+    """Instructions of the epilogue for each element of the accumulator. What varies along rows alone is done once for
+    each row of a thread, and does not count.
+    """
+    assert kernel.rows is not None
+    assert kernel.cols is not None
+    split = next((s for s in kernel.splits if s.axis == kernel.cols.axis), None)
+    grid = Grid(kernel.rows, kernel.cols, split)
+
+    def width(dims: tuple[Dim, ...]) -> float:
+        column = grid.col_of(dims)
+        return 0.0 if column is None or column.tiled else float(grid.width(column))
+
+    total = 0.0
+    for value in kernel.values:
+        reads = [kernel.values[a].type.dims for a in value.args]
+        along = max((width(d) for d in (value.type.dims, *reads)), default=0.0)
+        total += INSTRUCTIONS.get(value.op, 1) * along
+    return total + sum(width(kernel.target(s.target).dims) for s in kernel.stores)  # a conversion each
