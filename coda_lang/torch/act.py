@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from coda_lang.errors import ArgumentError, did_you_mean
-from coda_lang.torch import calls
+from coda_lang.torch import calls, once
 from coda_lang.torch.calls import Gradient
 
 ACTIVATIONS = ("relu", "relu_sq", "gelu", "gelu_tanh", "silu", "quick_gelu")
@@ -31,27 +31,30 @@ def linear_act(x: Tensor, weight: Tensor, bias: Tensor | None = None, activation
         help = did_you_mean(activation, ACTIVATIONS) or f"one of {', '.join(ACTIVATIONS)}"
         raise ArgumentError(f"linear_act: no activation `{activation}`: {help}")
     calls.linear_shapes(x, weight, "linear_act")
+    once.refuse_forward_mode("linear_act", x, weight, bias)
     x, weight = calls.operands(x, weight)
     keep = calls.any_grad(x, weight, bias)
-    y, _ = forward_op(
+    y, *_ = forward_op(
         calls.rows(x), weight, None if bias is None else bias.float(), activation=activation, keep=keep
     )  # fmt: skip
     return calls.unrows(y, x)
 
 
 @torch.library.custom_op("coda_lang::linear_act", mutates_args=())
-def forward_op(x: Tensor, weight: Tensor, bias: Tensor | None, *, activation: str, keep: bool) -> tuple[Tensor, Tensor]:
-    """y, and the pre-activation z if it is to be kept for the backward pass."""
+def forward_op(
+    x: Tensor, weight: Tensor, bias: Tensor | None, *, activation: str, keep: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """y, the pre-activation z if it is to be kept for the backward pass, and a link."""
     out = calls.run(
         "linear_act", f"linear_{activation}", ["z", "y"] if keep else ["y"], a=x, b=weight, bias=bias
     )  # fmt: skip
-    return out.y, out.z if keep else calls.nothing(x)
+    return out.y, out.z if keep else calls.nothing(x), once.link(x)
 
 
 @forward_op.register_fake
-def _(x: Tensor, weight: Tensor, bias: Tensor | None, *, activation: str, keep: bool) -> tuple[Tensor, Tensor]:
+def _(x: Tensor, weight: Tensor, bias: Tensor | None, *, activation: str, keep: bool) -> tuple[Tensor, Tensor, Tensor]:
     y = x.new_empty(x.shape[0], weight.shape[0])
-    return y, torch.empty_like(y) if keep else calls.nothing(x)
+    return y, torch.empty_like(y) if keep else calls.nothing(x), once.link(x)
 
 
 @torch.library.custom_op("coda_lang::act_grad", mutates_args=())
@@ -73,14 +76,14 @@ def _setup(ctx: Any, inputs: Any, keyword_only_inputs: Any, output: Any) -> None
     ctx.set_materialize_grads(False)
     ctx.mark_non_differentiable(output[1])
     ctx.activation, ctx.kept = keyword_only_inputs["activation"], keyword_only_inputs["keep"]
-    ctx.save_for_backward(x if need_weight else None, weight if need_x else None, output[1])
+    ctx.save_for_backward(x if need_weight else None, weight if need_x else None, *output[1:])
 
 
-def _backward(ctx: Any, dy: Gradient, _: Gradient) -> tuple[Gradient, Gradient, Gradient]:
+def _backward(ctx: Any, saved: Any, dy: Gradient, *_: Gradient) -> tuple[Gradient, Gradient, Gradient]:
     if dy is None:
         return None, None, None
     calls.must_be_kept(ctx, "linear_act")
-    x, weight, z = ctx.saved_tensors
+    x, weight, z, _ = saved
     need_x, need_weight, need_bias = ctx.needs_input_grad
     dz, dbias = grad_op(dy, z, activation=ctx.activation, want_bias=need_bias)
     return (
@@ -90,4 +93,4 @@ def _backward(ctx: Any, dy: Gradient, _: Gradient) -> tuple[Gradient, Gradient, 
     )
 
 
-forward_op.register_autograd(_backward, setup_context=_setup)
+once.register(forward_op, "linear_act", _backward, _setup)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from coda_lang.errors import ArgumentError
-from coda_lang.torch import calls
+from coda_lang.torch import calls, once
 from coda_lang.torch.calls import Gradient
 
 CHUNK_BYTES = 512 << 20
@@ -64,6 +64,7 @@ def linear_cross_entropy(
         raise ArgumentError(f"linear_cross_entropy: target must be {list(x.shape[:-1])}, got {list(target.shape)}")
     if chunk_rows is not None and chunk_rows < 1:
         raise ArgumentError(f"linear_cross_entropy: chunk_rows must be positive, got {chunk_rows}")
+    once.refuse_forward_mode("linear_cross_entropy", x, weight, rstd)
     x, weight = calls.operands(x, weight)
     losses: Tensor = forward_op(
         calls.rows(x), weight, None if rstd is None else rstd.reshape(-1), target.reshape(-1),
@@ -80,8 +81,8 @@ def linear_cross_entropy(
 def forward_op(
     x: Tensor, weight: Tensor, rstd: Tensor | None, target: Tensor,
     *, ignore_index: int, eps: float, zeta: float, cap: float, chunk_rows: int,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """The loss of each row and its logsumexp, both f32[M]."""
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """The loss of each row and its logsumexp, both f32[M], and a link."""
     name = "cross_entropy" if rstd is None else "rmsnorm_cross_entropy"
     asked = ["lse", "t", *(["zsum"] if eps else [])]
     out = calls.run(
@@ -93,16 +94,16 @@ def forward_op(
         zmean = calls.run("reduces", "mean_from_partials", ["mean"], partials=out.zsum, N=weight.shape[0]).mean
     options = {"target": target, "ignore_index": ignore_index, "eps": eps or None, "zeta": zeta or None}
     losses = calls.run("reduces", "loss_from_lse", ["losses"], lse=lse, t=out.t, zmean=zmean, **options).losses
-    return losses, lse
+    return losses, lse, once.link(lse)
 
 
 @forward_op.register_fake
 def _(
     x: Tensor, weight: Tensor, rstd: Tensor | None, target: Tensor,
     *, ignore_index: int, eps: float, zeta: float, cap: float, chunk_rows: int,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     losses = x.new_empty(x.shape[0], dtype=torch.float32)
-    return losses, torch.empty_like(losses)
+    return losses, torch.empty_like(losses), once.link(losses)
 
 
 @torch.library.custom_op("coda_lang::cross_entropy_grad", mutates_args=())
@@ -156,17 +157,17 @@ def _setup(ctx: Any, inputs: Any, keyword_only_inputs: Any, output: Any) -> None
     ctx.set_materialize_grads(False)
     ctx.mark_non_differentiable(output[1])
     ctx.options = keyword_only_inputs
-    ctx.save_for_backward(*inputs, output[1])
+    ctx.save_for_backward(*inputs, *output[1:])
 
 
-def _backward(ctx: Any, dlosses: Gradient, _: Gradient) -> tuple[Gradient, Gradient, Gradient, None]:
+def _backward(ctx: Any, saved: Any, dlosses: Gradient, *_: Gradient) -> tuple[Gradient, Gradient, Gradient, None]:
     if dlosses is None:
         return None, None, None, None
     need_x, need_weight, need_rstd, _ = ctx.needs_input_grad
     dx, dw, drstd = grad_op(
-        *ctx.saved_tensors, dlosses, **ctx.options, want_x=need_x, want_weight=need_weight, want_rstd=need_rstd
+        *saved[:-1], dlosses, **ctx.options, want_x=need_x, want_weight=need_weight, want_rstd=need_rstd
     )  # fmt: skip
     return dx if need_x else None, dw if need_weight else None, drstd if need_rstd else None, None
 
 
-forward_op.register_autograd(_backward, setup_context=_setup)
+once.register(forward_op, "linear_cross_entropy", _backward, _setup)

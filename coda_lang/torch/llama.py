@@ -16,16 +16,19 @@ import torch
 from torch import Tensor
 
 from coda_lang.errors import ArgumentError
-from coda_lang.torch import calls, residual_rms, rope, swiglu
+from coda_lang.torch import calls, once, residual_rms, rope, swiglu
 from coda_lang.torch.calls import Gradient
 
 
 def rms_linear_rope(
     x: Tensor, norm_weight: Tensor, weight: Tensor, cos: Tensor, sin: Tensor, position: Tensor, rotated: int,
-    eps: float = 1e-5,
+    eps: float = 1e-5, *, head_dim: int,
 ) -> Tensor:  # fmt: skip
     """rope(rmsnorm(x)·norm_weight @ weight.T): arguments of `input_rms` and `linear_rope`. Raises ArgumentError."""
     calls.linear_shapes(x, weight, "rms_linear_rope")
+    residual_rms.norm_shape(x, norm_weight, "rms_linear_rope")
+    rope.table_shapes("rms_linear_rope", x, weight, cos, sin, position, rotated, head_dim)
+    once.refuse_forward_mode("rms_linear_rope", x, norm_weight, weight, cos, sin)
     x, weight = calls.operands(x, weight)
     y: Tensor = rope_op(
         calls.rows(x), norm_weight.float(), weight, cos.float(), sin.float(), position.reshape(-1),
@@ -49,7 +52,8 @@ def llama_mlp(
     Raises:
         ArgumentError: wrong shapes or types.
     """
-    _mlp_shapes(y, out, x, gate_up, down)
+    _mlp_shapes(y, out, x, norm_weight, gate_up, down, "llama_mlp")
+    once.refuse_forward_mode("llama_mlp", y, out, x, norm_weight, gate_up, down)
     y, out, x, gate_up, down = calls.operands(y, out, x, gate_up, down)
     keep = calls.any_grad(y, out, x, norm_weight, gate_up, down)
     x2: Tensor = mlp_op(
@@ -61,14 +65,18 @@ def llama_mlp(
 def llama_span(
     y: Tensor, out: Tensor, x: Tensor, norm_weight: Tensor, gate_up: Tensor, down: Tensor,
     next_norm: Tensor, qkv: Tensor, cos: Tensor, sin: Tensor, position: Tensor, rotated: int, eps: float = 1e-5,
+    *, head_dim: int,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """`llama_mlp` of one layer and `rms_linear_rope` of the next: the residual stream [..., N] and the turned qkv.
 
     Raises:
-        ArgumentError: wrong shapes or types.
+        ArgumentError: wrong shapes or types, or, on the CPU, a position outside the table.
     """
-    _mlp_shapes(y, out, x, gate_up, down)
+    _mlp_shapes(y, out, x, norm_weight, gate_up, down, "llama_span")
     calls.linear_shapes(x, qkv, "llama_span")
+    residual_rms.norm_shape(x, next_norm, "llama_span")
+    rope.table_shapes("llama_span", x, qkv, cos, sin, position, rotated, head_dim)
+    once.refuse_forward_mode("llama_span", y, out, x, norm_weight, gate_up, down, next_norm, qkv, cos, sin)
     y, out, x, gate_up, down, qkv = calls.operands(y, out, x, gate_up, down, qkv)
     keep = calls.any_grad(y, out, x, norm_weight, gate_up, down, next_norm, qkv)
     x2, turned, *_ = span_op(
@@ -78,13 +86,16 @@ def llama_span(
     return calls.unrows(x2, x), calls.unrows(turned, x)
 
 
-def _mlp_shapes(y: Tensor, out: Tensor, x: Tensor, gate_up: Tensor, down: Tensor) -> None:
-    calls.linear_shapes(y, out, "llama_mlp")
-    calls.linear_shapes(x, gate_up, "llama_mlp")
+def _mlp_shapes(
+    y: Tensor, out: Tensor, x: Tensor, norm_weight: Tensor, gate_up: Tensor, down: Tensor, name: str
+) -> None:
+    calls.linear_shapes(y, out, name)
+    calls.linear_shapes(x, gate_up, name)
+    residual_rms.norm_shape(x, norm_weight, name)
     if down.shape != (out.shape[0], gate_up.shape[0] // 2) or out.shape[0] != x.shape[-1]:
         shapes = f"out {list(out.shape)}, gate_up {list(gate_up.shape)}, down {list(down.shape)}"
         rule = f"out is [N, A], gate_up [2·I, N] and down [N, I] with N = {x.shape[-1]}"
-        raise ArgumentError(f"llama_mlp: {rule}, got {shapes}")
+        raise ArgumentError(f"{name}: {rule}, got {shapes}")
 
 
 # -- the operations --
@@ -96,6 +107,7 @@ def rope_op(
     *, rotated: int, eps: float,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """y, and the norm's rstd."""
+    rope.positions_inside("rms_linear_rope", position, cos)
     start = calls.run("input_rms", "input_rms", ["sq", "h"], c=x, w=norm_weight)
     rstd = residual_rms.combine_squares(start.sq, x.shape[1], eps)
     return _turned(start.h, weight, rstd, cos, sin, position, rotated), rstd
@@ -112,18 +124,20 @@ def _(
 @torch.library.custom_op("coda_lang::llama_mlp", mutates_args=())
 def mlp_op(
     y: Tensor, out: Tensor, x: Tensor, norm_weight: Tensor, gate_up: Tensor, down: Tensor, *, eps: float, keep: bool
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """x2; and x1, its rstd and z if they are to be kept for the backward pass."""
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """x2; x1, its rstd and z if they are to be kept for the backward pass; and a link."""
     act, x1, rstd, z = _to_activation(y, out, x, norm_weight, gate_up, eps, keep)
     x2: Tensor = calls.run("linear", "linear", ["d"], a=act, b=down, c=x1).d
-    return (x2, x1, rstd, z) if keep else (x2, calls.nothing(x), calls.nothing(rstd), calls.nothing(x))
+    if keep:
+        return x2, x1, rstd, z, once.link(x)
+    return x2, calls.nothing(x), calls.nothing(rstd), calls.nothing(x), once.link(x)
 
 
 @mlp_op.register_fake
 def _(
     y: Tensor, out: Tensor, x: Tensor, norm_weight: Tensor, gate_up: Tensor, down: Tensor, *, eps: float, keep: bool
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    return x.new_empty(x.shape), *_kept(x, gate_up, keep)
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    return x.new_empty(x.shape), *_kept(x, gate_up, keep), once.link(x)
 
 
 @torch.library.custom_op("coda_lang::llama_span", mutates_args=())
@@ -133,6 +147,7 @@ def span_op(
     *, rotated: int, eps: float, keep: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """x2 and the turned qkv; and x1, its rstd, z and x2's rstd if they are to be kept for the backward pass."""
+    rope.positions_inside("llama_span", position, cos)
     act, x1, rstd, z = _to_activation(y, out, x, norm_weight, gate_up, eps, keep)
     end = calls.run("residual_rms", "residual_rms", ["d", "sq", "h"], a=act, b=down, c=x1, w=next_norm)
     rstd2 = residual_rms.combine_squares(end.sq, x.shape[1], eps)
@@ -242,11 +257,11 @@ def _setup_rope(ctx: Any, inputs: Any, keyword_only_inputs: Any, output: Any) ->
     ctx.save_for_backward(x, norm_weight, weight, rstd, y, *table)
 
 
-def _backward_rope(ctx: Any, dy: Gradient, _: Gradient) -> tuple[Gradient, ...]:
+def _backward_rope(ctx: Any, saved: Any, dy: Gradient, _: Gradient) -> tuple[Gradient, ...]:
     if dy is None:
         return (None,) * 6
     needs = ctx.needs_input_grad[:3]
-    return *_rope_gradients(needs, ctx.saved_tensors, ctx.rotated, dy, None), None, None, None
+    return *_rope_gradients(needs, saved, ctx.rotated, dy, None), None, None, None
 
 
 def _saved_mlp(ctx: Any, inputs: Any, x1: Tensor, rstd: Tensor, z: Tensor) -> tuple[Any, ...]:
@@ -257,16 +272,17 @@ def _saved_mlp(ctx: Any, inputs: Any, x1: Tensor, rstd: Tensor, z: Tensor) -> tu
 
 def _setup_mlp(ctx: Any, inputs: Any, keyword_only_inputs: Any, output: Any) -> None:
     ctx.set_materialize_grads(False)
-    ctx.mark_non_differentiable(*output[1:])
+    *kept, link = output[1:]
+    ctx.mark_non_differentiable(*kept)
     ctx.kept = keyword_only_inputs["keep"]
-    ctx.save_for_backward(*_saved_mlp(ctx, inputs, *output[1:]))
+    ctx.save_for_backward(*_saved_mlp(ctx, inputs, *kept), link)
 
 
-def _backward_mlp(ctx: Any, dx2: Gradient, *_: Gradient) -> tuple[Gradient, ...]:
+def _backward_mlp(ctx: Any, saved: Any, dx2: Gradient, *_: Gradient) -> tuple[Gradient, ...]:
     if dx2 is None:
         return (None,) * 6
     calls.must_be_kept(ctx, "llama_mlp")
-    return _mlp_gradients(ctx.needs_input_grad, ctx.saved_tensors, dx2)
+    return _mlp_gradients(ctx.needs_input_grad, saved[:-1], dx2)
 
 
 def _setup_span(ctx: Any, inputs: Any, keyword_only_inputs: Any, output: Any) -> None:
@@ -279,9 +295,8 @@ def _setup_span(ctx: Any, inputs: Any, keyword_only_inputs: Any, output: Any) ->
     ctx.save_for_backward(*mlp, x2, next_norm, qkv, rstd2, turned, *table)
 
 
-def _backward_span(ctx: Any, dx2: Gradient, dturned: Gradient, *_: Gradient) -> tuple[Gradient, ...]:
+def _backward_span(ctx: Any, saved: Any, dx2: Gradient, dturned: Gradient, *_: Gradient) -> tuple[Gradient, ...]:
     calls.must_be_kept(ctx, "llama_span")
-    saved = ctx.saved_tensors
     mlp_needs, (need_norm, need_qkv) = ctx.needs_input_grad[:6], ctx.needs_input_grad[6:8]
     dnorm = dqkv = None
     if dturned is not None:
@@ -291,6 +306,6 @@ def _backward_span(ctx: Any, dx2: Gradient, dturned: Gradient, *_: Gradient) -> 
     return *mlp, dnorm, dqkv, None, None, None
 
 
-rope_op.register_autograd(_backward_rope, setup_context=_setup_rope)
-mlp_op.register_autograd(_backward_mlp, setup_context=_setup_mlp)
-span_op.register_autograd(_backward_span, setup_context=_setup_span)
+once.register(rope_op, "rms_linear_rope", _backward_rope, _setup_rope)
+once.register(mlp_op, "llama_mlp", _backward_mlp, _setup_mlp)
+once.register(span_op, "llama_span", _backward_span, _setup_span)

@@ -74,10 +74,12 @@ class LlamaBlock(nn.Module):
     ) -> None:  # fmt: skip
         super().__init__()
         self.heads, self.kv_heads, self.eps = heads, heads if kv_heads is None else kv_heads, eps
+        if self.kv_heads < 1 or self.heads % self.kv_heads or (head_dim is None and hidden % heads):
+            text = f"heads, a multiple of kv_heads, that share the {hidden} columns unless head_dim is given"
+            raise ArgumentError(f"LlamaBlock needs {text}, got {heads} heads and {self.kv_heads} kv_heads")
         self.head_dim = hidden // heads if head_dim is None else head_dim
-        if self.head_dim % 2 or self.heads % self.kv_heads:
-            text = f"heads of even width, and a multiple of kv_heads of them, got {self.heads}, {self.kv_heads}"
-            raise ArgumentError(f"LlamaBlock needs {text} and width {self.head_dim}")
+        if self.head_dim < 2 or self.head_dim % 2:
+            raise ArgumentError(f"LlamaBlock needs heads of an even width, got {self.head_dim}")
         width = self.heads * self.head_dim
         self.attention_norm = nn.Parameter(torch.ones(hidden, device=device, dtype=dtype))
         self.qkv = _weight(width + 2 * self.kv_heads * self.head_dim, hidden, device, dtype)
@@ -92,7 +94,16 @@ class LlamaBlock(nn.Module):
         return (self.heads + self.kv_heads) * self.head_dim
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, position: Tensor | None = None) -> Tensor:
-        """x [B, T, hidden], `rope_tables` f32[P, head_dim/2], position [B, T] (by default 0 … T−1) → [B, T, hidden]."""
+        """x [B, T, hidden] → [B, T, hidden].
+
+        Args:
+            cos, sin: `rope_tables`, [P, head_dim/2].
+            position: i32 or i64 [B, T], each in 0 … P−1; by default 0 … T−1.
+
+        Raises:
+            ArgumentError: wrong shapes or types, a table shorter than T without positions, or, on the CPU, a position
+                outside the table. On a GPU that makes its row NaN.
+        """
         return run_blocks([self], x, cos, sin, position)
 
     def attention(self, qkv: Tensor) -> Tensor:
@@ -114,9 +125,14 @@ def run_blocks(
     """Blocks one after another, each span between two attentions as one operation.
 
     The same function as calling them in turn, with fewer passes over the residual stream. Arguments and result as in
-    `LlamaBlock.forward`. Raises ArgumentError if the blocks' eps differ.
+    `LlamaBlock.forward`. Raises ArgumentError as that does, and if the blocks' eps differ.
     """
+    if x.dim() != 3:
+        raise ArgumentError(f"run_blocks: x must be [B, T, hidden], got {list(x.shape)}")
     if position is None:
+        if cos.dim() == 2 and x.shape[1] > cos.shape[0]:
+            rows = f"cos and sin have {cos.shape[0]} rows, and x {x.shape[1]} positions"
+            raise ArgumentError(f"run_blocks: {rows}: make longer tables with rope_tables")
         position = torch.arange(x.shape[1], device=x.device).expand(x.shape[:2])
     layers: list[Any] = list(blocks)
     if not layers:
@@ -124,13 +140,16 @@ def run_blocks(
     first = layers[0]
     if any(block.eps != first.eps for block in layers):
         raise ArgumentError("run_blocks: the blocks must share one eps")
-    qkv = rms_linear_rope(x, first.attention_norm, first.qkv, cos, sin, position, first.rotated, first.eps)
+    qkv = rms_linear_rope(
+        x, first.attention_norm, first.qkv, cos, sin, position, first.rotated, first.eps, head_dim=first.head_dim
+    )  # fmt: skip
     for block, after in zip(layers, [*layers[1:], None], strict=True):
         y = block.attention(qkv)
         mlp = (y, block.out, x, block.mlp_norm, block.gate_up, block.down)
         if after is None:
             return llama_mlp(*mlp, block.eps)
         x, qkv = llama_span(
-            *mlp, after.attention_norm, after.qkv, cos, sin, position, after.rotated, block.eps
+            *mlp, after.attention_norm, after.qkv, cos, sin, position, after.rotated, block.eps,
+            head_dim=after.head_dim,
         )  # fmt: skip
     return x

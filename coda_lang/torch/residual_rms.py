@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from coda_lang.errors import ArgumentError
-from coda_lang.torch import calls
+from coda_lang.torch import calls, once
 from coda_lang.torch.calls import Gradient
 
 
@@ -28,7 +28,8 @@ def input_rms(x: Tensor, norm_weight: Tensor, eps: float = 1e-5) -> tuple[Tensor
     Raises:
         ArgumentError: wrong shapes or types.
     """
-    _norm_shape(x, norm_weight, "input_rms")
+    norm_shape(x, norm_weight, "input_rms")
+    once.refuse_forward_mode("input_rms", x, norm_weight)
     (x,) = calls.operands(x)
     h, rstd = input_op(calls.rows(x), norm_weight.float(), eps)
     return h.view(x.shape), rstd.view(x.shape[:-1])
@@ -51,16 +52,18 @@ def residual_rms_linear(
         ArgumentError: wrong shapes or types.
     """
     calls.linear_shapes(x, weight, "residual_rms_linear")
+    once.refuse_forward_mode("residual_rms_linear", x, weight, residual, norm_weight)
     x, weight, residual = calls.operands(x, weight, residual)
     shape = (*x.shape[:-1], weight.shape[0])
     if residual.shape != shape:
         raise ArgumentError(f"residual_rms_linear: residual must be {list(shape)}, got {list(residual.shape)}")
-    _norm_shape(residual, norm_weight, "residual_rms_linear")
+    norm_shape(residual, norm_weight, "residual_rms_linear")
     d, h, rstd = forward_op(calls.rows(x), weight, calls.rows(residual), norm_weight.float(), eps)
     return d.view(shape), h.view(shape), rstd.view(shape[:-1])
 
 
-def _norm_shape(x: Tensor, norm_weight: Tensor, name: str) -> None:
+def norm_shape(x: Tensor, norm_weight: Tensor, name: str) -> None:
+    """Raises ArgumentError unless there is a weight for each column of x."""
     if norm_weight.shape != x.shape[-1:]:
         raise ArgumentError(f"{name}: norm_weight must be [{x.shape[-1]}], got {list(norm_weight.shape)}")
 
@@ -167,8 +170,8 @@ def _setup_input(ctx: Any, inputs: Any, output: Any) -> None:
     ctx.save_for_backward(x, norm_weight, output[1])
 
 
-def _backward_input(ctx: Any, dh: Gradient, drstd: Gradient) -> tuple[Gradient, Gradient, None]:
-    x, norm_weight, rstd = ctx.saved_tensors
+def _backward_input(ctx: Any, saved: Any, dh: Gradient, drstd: Gradient) -> tuple[Gradient, Gradient, None]:
+    x, norm_weight, rstd = saved
     dx, dnorm = _gradients(x, norm_weight, rstd, None, dh, drstd, ctx.needs_input_grad[1])
     return dx, dnorm, None
 
@@ -182,9 +185,9 @@ def _setup(ctx: Any, inputs: Any, output: Any) -> None:
 
 
 def _backward(
-    ctx: Any, dd: Gradient, dh: Gradient, drstd: Gradient
+    ctx: Any, saved: Any, dd: Gradient, dh: Gradient, drstd: Gradient
 ) -> tuple[Gradient, Gradient, Gradient, Gradient, None]:
-    x, weight, norm_weight, d, rstd = ctx.saved_tensors
+    x, weight, norm_weight, d, rstd = saved
     need_x, need_weight, need_residual, need_norm, _ = ctx.needs_input_grad
     total, dnorm = _gradients(d, norm_weight, rstd, dd, dh, drstd, need_norm)
     if total is None:
@@ -198,5 +201,5 @@ def _backward(
     )
 
 
-input_op.register_autograd(_backward_input, setup_context=_setup_input)
-forward_op.register_autograd(_backward, setup_context=_setup)
+once.register(input_op, "input_rms", _backward_input, _setup_input)
+once.register(forward_op, "residual_rms_linear", _backward, _setup)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from coda_lang.errors import ArgumentError
-from coda_lang.torch import calls
+from coda_lang.torch import calls, once
 from coda_lang.torch.calls import Gradient
 
 
@@ -32,8 +32,9 @@ def linear_swiglu(x: Tensor, weight: Tensor, rstd: Tensor | None = None, bias: T
     calls.linear_shapes(x, weight, "linear_swiglu")
     if rstd is not None and bias is not None:
         raise ArgumentError("linear_swiglu: takes rstd or bias, not both")
+    once.refuse_forward_mode("linear_swiglu", x, weight, rstd, bias)
     x, weight = calls.operands(x, weight)
-    y, _ = forward_op(
+    y, *_ = forward_op(
         calls.rows(x), weight, None if rstd is None else rstd.reshape(-1), None if bias is None else bias.float(),
         keep=calls.any_grad(x, weight, rstd, bias),
     )  # fmt: skip
@@ -57,6 +58,7 @@ def swiglu_mlp(x: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
     if down.dim() != 2 or 2 * down.shape[1] != gate_up.shape[0]:
         shapes = f"{list(gate_up.shape)} and {list(down.shape)}"
         raise ArgumentError(f"swiglu_mlp: gate_up [2·I, K] needs a down [N, I], got {shapes}")
+    once.refuse_forward_mode("swiglu_mlp", x, gate_up, down)
     x, gate_up, down = calls.operands(x, gate_up, down)
     y: Tensor = mlp_op(calls.rows(x), gate_up, down, keep=calls.any_grad(x, gate_up, down))[0]
     return calls.unrows(y, x)
@@ -71,17 +73,19 @@ def recomputed(z: Tensor) -> Tensor:
 @torch.library.custom_op("coda_lang::linear_swiglu", mutates_args=())
 def forward_op(
     x: Tensor, weight: Tensor, rstd: Tensor | None, bias: Tensor | None, *, keep: bool
-) -> tuple[Tensor, Tensor]:
-    """y, and z if it is to be kept for the backward pass."""
+) -> tuple[Tensor, Tensor, Tensor]:
+    """y, z if it is to be kept for the backward pass, and a link."""
     name = "swiglu" if rstd is None else "rmsnorm_swiglu"
     out = calls.run(name, name, ["z", "y"] if keep else ["y"], a=x, b=weight, rstd=rstd, bias=bias)
-    return out.y, out.z if keep else calls.nothing(x)
+    return out.y, out.z if keep else calls.nothing(x), once.link(x)
 
 
 @forward_op.register_fake
-def _(x: Tensor, weight: Tensor, rstd: Tensor | None, bias: Tensor | None, *, keep: bool) -> tuple[Tensor, Tensor]:
+def _(
+    x: Tensor, weight: Tensor, rstd: Tensor | None, bias: Tensor | None, *, keep: bool
+) -> tuple[Tensor, Tensor, Tensor]:
     y = x.new_empty(x.shape[0], weight.shape[0] // 2)
-    return y, x.new_empty(x.shape[0], weight.shape[0]) if keep else calls.nothing(x)
+    return y, x.new_empty(x.shape[0], weight.shape[0]) if keep else calls.nothing(x), once.link(x)
 
 
 @torch.library.custom_op("coda_lang::swiglu_grad", mutates_args=())
@@ -135,16 +139,17 @@ def _(dout: Tensor, weight: Tensor, z: Tensor, *, width: int | None, want_y: boo
 
 
 @torch.library.custom_op("coda_lang::swiglu_mlp", mutates_args=())
-def mlp_op(x: Tensor, gate_up: Tensor, down: Tensor, *, keep: bool) -> tuple[Tensor, Tensor]:
-    """The result, and z if it is to be kept for the backward pass."""
+def mlp_op(x: Tensor, gate_up: Tensor, down: Tensor, *, keep: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """The result, z if it is to be kept for the backward pass, and a link."""
     out = calls.run("swiglu", "swiglu", ["z", "y"] if keep else ["y"], a=x, b=gate_up)
-    return out.y @ down.T, out.z if keep else calls.nothing(x)
+    return out.y @ down.T, out.z if keep else calls.nothing(x), once.link(x)
 
 
 @mlp_op.register_fake
-def _(x: Tensor, gate_up: Tensor, down: Tensor, *, keep: bool) -> tuple[Tensor, Tensor]:
+def _(x: Tensor, gate_up: Tensor, down: Tensor, *, keep: bool) -> tuple[Tensor, Tensor, Tensor]:
     count = x.shape[0]
-    return x.new_empty(count, down.shape[0]), x.new_empty(count, gate_up.shape[0]) if keep else calls.nothing(x)
+    z = x.new_empty(count, gate_up.shape[0]) if keep else calls.nothing(x)
+    return x.new_empty(count, down.shape[0]), z, once.link(x)
 
 
 def _setup(ctx: Any, inputs: Any, keyword_only_inputs: Any, output: Any) -> None:
@@ -153,14 +158,14 @@ def _setup(ctx: Any, inputs: Any, keyword_only_inputs: Any, output: Any) -> None
     ctx.set_materialize_grads(False)
     ctx.mark_non_differentiable(output[1])
     ctx.kept = keyword_only_inputs["keep"]
-    ctx.save_for_backward(x if need_weight else None, weight if need_x else None, rstd, output[1])
+    ctx.save_for_backward(x if need_weight else None, weight if need_x else None, rstd, *output[1:])
 
 
-def _backward(ctx: Any, dy: Gradient, _: Gradient) -> tuple[Gradient, Gradient, Gradient, Gradient]:
+def _backward(ctx: Any, saved: Any, dy: Gradient, *_: Gradient) -> tuple[Gradient, Gradient, Gradient, Gradient]:
     if dy is None:
         return None, None, None, None
     calls.must_be_kept(ctx, "linear_swiglu")
-    x, weight, rstd, z = ctx.saved_tensors
+    x, weight, rstd, z, _ = saved
     need_x, need_weight, need_rstd, need_bias = ctx.needs_input_grad
     dz, zdz, dbias = grad_op(dy, z, rstd, want_zdz=need_rstd, want_bias=need_bias)
     return (
@@ -177,14 +182,14 @@ def _setup_mlp(ctx: Any, inputs: Any, keyword_only_inputs: Any, output: Any) -> 
     ctx.set_materialize_grads(False)
     ctx.mark_non_differentiable(output[1])
     ctx.kept = keyword_only_inputs["keep"]
-    ctx.save_for_backward(x if need_gate_up else None, gate_up if need_x else None, down, output[1])
+    ctx.save_for_backward(x if need_gate_up else None, gate_up if need_x else None, down, *output[1:])
 
 
-def _backward_mlp(ctx: Any, dout: Gradient, _: Gradient) -> tuple[Gradient, Gradient, Gradient]:
+def _backward_mlp(ctx: Any, saved: Any, dout: Gradient, *_: Gradient) -> tuple[Gradient, Gradient, Gradient]:
     if dout is None:
         return None, None, None
     calls.must_be_kept(ctx, "swiglu_mlp")
-    x, gate_up, down, z = ctx.saved_tensors
+    x, gate_up, down, z, _ = saved
     need_x, need_gate_up, need_down = ctx.needs_input_grad
     dz = y = None
     if need_x or need_gate_up:
@@ -198,5 +203,5 @@ def _backward_mlp(ctx: Any, dout: Gradient, _: Gradient) -> tuple[Gradient, Grad
     )
 
 
-forward_op.register_autograd(_backward, setup_context=_setup)
-mlp_op.register_autograd(_backward_mlp, setup_context=_setup_mlp)
+once.register(forward_op, "linear_swiglu", _backward, _setup)
+once.register(mlp_op, "swiglu_mlp", _backward_mlp, _setup_mlp)

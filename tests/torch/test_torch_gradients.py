@@ -109,11 +109,11 @@ def test_linear_rope(form: str, rotated: int) -> None:
 
     def ours(x: Tensor, weight: Tensor, norm: Tensor | None = None) -> Tensor:
         if norm is None:
-            return ct.linear_rope(x, weight, COS, SIN, POSITION, None if rotated == 96 else rotated)
+            return ct.linear_rope(x, weight, COS, SIN, POSITION, None if rotated == 96 else rotated, head_dim=16)
         if form == "fused":
-            return ct.rms_linear_rope(x, norm, weight, COS, SIN, POSITION, rotated)
+            return ct.rms_linear_rope(x, norm, weight, COS, SIN, POSITION, rotated, head_dim=16)
         h, rstd = ct.input_rms(x, norm)
-        return ct.linear_rope(h, weight, COS, SIN, POSITION, rotated, rstd)
+        return ct.linear_rope(h, weight, COS, SIN, POSITION, rotated, rstd, head_dim=16)
 
     def plain(x: Tensor, weight: Tensor, norm: Tensor | None = None) -> Tensor:
         n = x if norm is None else rms_norm(x, norm)
@@ -205,7 +205,10 @@ def test_half_precision() -> None:
         (lambda: ct.swiglu_mlp(X, WIDE, WIDE), r"needs a down \[N, I\], got \[96, 64\]"),
         (lambda: ct.residual_rms_linear(X, NARROW, X, NORM[:48]), r"residual must be \[2, 37, 48\]"),
         (lambda: ct.input_rms(X, NORM[:48]), r"norm_weight must be \[64\], got \[48\]"),
-        (lambda: ct.linear_rope(X, WIDE, COS, SIN, POSITION[0]), r"position must be \[2, 37\]"),
+        (
+            lambda: ct.linear_rope(X, WIDE, COS, SIN, POSITION[0], head_dim=16),
+            r"position must be int32 or int64 \[2, 37\]",
+        ),
         (lambda: ct.linear_cross_entropy(X, WIDE, POSITION[0]), r"target must be \[2, 37\]"),
         (lambda: ct.linear_cross_entropy(X, WIDE, POSITION, reduction="avg"), "'avg'"),
         (lambda: ct.linear_cross_entropy(X, WIDE, POSITION, chunk_rows=0), "chunk_rows must be positive"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -137,10 +138,11 @@ def test_positions_of_packed_sequences() -> None:
     cos, sin = ct.rope_tables(16, 16)
     x = normal(1, 12, 32)
     position = torch.cat([torch.arange(7), torch.arange(5)])[None]
-    qkv = ct.rms_linear_rope(x, block.attention_norm, block.qkv, cos, sin, position, block.rotated)
+    turn = partial(ct.rms_linear_rope, rotated=block.rotated, head_dim=16)
+    qkv = turn(x, block.attention_norm, block.qkv, cos, sin, position)
     for part in (slice(0, 7), slice(7, 12)):
         own = torch.arange(part.stop - part.start)[None]
-        alone = ct.rms_linear_rope(x[:, part], block.attention_norm, block.qkv, cos, sin, own, block.rotated)
+        alone = turn(x[:, part], block.attention_norm, block.qkv, cos, sin, own)
         assert torch.equal(qkv[:, part], alone)
 
 
@@ -166,8 +168,11 @@ def test_cross_entropy_module() -> None:
 def test_wrong_blocks() -> None:
     from coda_lang import ArgumentError
 
-    with pytest.raises(ArgumentError, match="multiple of kv_heads"):
-        ct.LlamaBlock(64, 96, 4, 3)
+    for heads, kv_heads in ((4, 3), (5, 5), (4, 0)):
+        with pytest.raises(ArgumentError, match=f"got {heads} heads and {kv_heads} kv_heads"):
+            ct.LlamaBlock(64, 96, heads, kv_heads)
+    with pytest.raises(ArgumentError, match="even width, got 1"):
+        ct.LlamaBlock(64, 96, 64)
     two = [ct.LlamaBlock(32, 48, 2, eps=eps, dtype=torch.bfloat16) for eps in (1e-5, 1e-6)]
     with pytest.raises(ArgumentError, match="share one eps"):
         ct.run_blocks(two, normal(1, 3, 32), *ct.rope_tables(4, 16))
