@@ -9,23 +9,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from coda_lang import arrays
-from coda_lang.binding import Shape, show_param
-from coda_lang.call import Call, Caller, aliased, check_domains, describe
-from coda_lang.errors import ArgumentError, Diagnostic, did_you_mean
-from coda_lang.interp import DEFAULT_TILE, interpret
-from coda_lang.interp.run import Progress
+from coda_lang.blocks.program import BlockProgram
+from coda_lang.errors import Diagnostic, did_you_mean
 from coda_lang.ir import check
 from coda_lang.ir.module import Module as CheckedModule
-from coda_lang.ir.numerics import STORAGE, Array
-from coda_lang.ir.program import Kernel
+from coda_lang.ir.program import Block, Kernel
+from coda_lang.program import Program, Result
 
-if TYPE_CHECKING:
-    from coda_lang.backend_cutlass.program import Compiled, GpuProgram, Planned
+__all__ = ["BlockProgram", "Module", "Program", "Result", "load", "loads", "program"]
+
+
+def program(definition: Kernel | Block) -> Program | BlockProgram:
+    """The callable form of a checked definition."""
+    return BlockProgram(definition) if isinstance(definition, Block) else Program(definition)
 
 
 def load(path: str | os.PathLike[str]) -> Module:
@@ -40,16 +37,16 @@ def loads(text: str, path: str = "<string>") -> Module:
     return Module(check.check_text(text, path))
 
 
-class Module(Mapping[str, "Program"]):
-    """The kernels, maps and reduces of a file, as attributes and items, in the order of the file."""
+class Module(Mapping[str, Program | BlockProgram]):
+    """The kernels, maps, reduces and blocks of a file, as attributes and items, in the order of the file."""
 
     def __init__(self, checked: CheckedModule) -> None:
-        self._programs = {name: Program(kernel) for name, kernel in checked.kernels.items()}
+        self._programs = {name: program(d) for name, d in checked.programs.items()}
         self.path = checked.path
         self.doc = checked.doc
         self.warnings: tuple[Diagnostic, ...] = checked.warnings
 
-    def __getitem__(self, name: str) -> Program:
+    def __getitem__(self, name: str) -> Program | BlockProgram:
         return self._programs[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -58,7 +55,7 @@ class Module(Mapping[str, "Program"]):
     def __len__(self) -> int:
         return len(self._programs)
 
-    def __getattr__(self, name: str) -> Program:
+    def __getattr__(self, name: str) -> Program | BlockProgram:
         try:
             return self.__dict__["_programs"][name]  # type: ignore[no-any-return]
         except KeyError:
@@ -71,233 +68,3 @@ class Module(Mapping[str, "Program"]):
 
     def __repr__(self) -> str:
         return f"<coda module {self.path}: {', '.join(self._programs)}>"
-
-
-class Result(Mapping[str, Any]):
-    """The outputs of a call by name: attributes, items, and unpackable in the order of the signature."""
-
-    def __init__(self, arrays: Mapping[str, Any]) -> None:
-        self._arrays = dict(arrays)
-
-    def __getitem__(self, name: str) -> Any:
-        return self._arrays[name]
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self._arrays.values())
-
-    def __len__(self) -> int:
-        return len(self._arrays)
-
-    def keys(self) -> Any:
-        return self._arrays.keys()
-
-    def values(self) -> Any:
-        return self._arrays.values()
-
-    def items(self) -> Any:
-        return self._arrays.items()
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._arrays
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return self.__dict__["_arrays"][name]
-        except KeyError:
-            known = ", ".join(self.__dict__.get("_arrays", {})) or "none"
-            raise AttributeError(f"no output `{name}` was computed: the outputs are {known}") from None
-
-    def __repr__(self) -> str:
-        shown = ", ".join(f"{n}: {tuple(a.shape)}" for n, a in self._arrays.items())
-        return f"Result({shown})"
-
-
-class Program:
-    """A kernel, map or reduce that can be called with arrays."""
-
-    def __init__(self, kernel: Kernel) -> None:
-        self.ir = kernel
-        self._caller = Caller(kernel)
-        self._gpu: GpuProgram | None = None
-
-    @property
-    def name(self) -> str:
-        return self.ir.name
-
-    @property
-    def kind(self) -> str:
-        return self.ir.kind
-
-    @property
-    def doc(self) -> str:
-        return self.ir.doc
-
-    @property
-    def signature(self) -> str:
-        """The signature on one line, in the language's own form."""
-        params = ", ".join(
-            ("inout " if p.inout else "") + f"{p.name}: {show_param(p)}" + (" = …" if p.default is not None else "")
-            for p in self.ir.params
-        )
-        outputs = ", ".join(f"{o.name}: {show_param(o)}{'?' if o.optional else ''}" for o in self.ir.outputs)
-        return f"{self.ir.name}({params}) -> ({outputs})"
-
-    def __repr__(self) -> str:
-        return f"<{self.kind} {self.signature}>"
-
-    def __call__(
-        self, *positional: Any, outputs: Any = None, out: Any = None, check: bool = False, **arguments: Any
-    ) -> Result:
-        """Run where the arrays are: host arrays on the interpreter, CUDA arrays on the GPU and their current stream.
-
-        Args:
-            arguments: inputs by name, and lengths of axes that no shape fixes.
-            outputs: names of the outputs to compute; by default all but the optional ones.
-            out: arrays to write into, by output name.
-            check: verify that inputs lie in their domains (this waits for a GPU).
-
-        Returns:
-            The outputs, in the library of the arguments: torch tensors if any argument is one, else NumPy or CuPy.
-
-        Raises:
-            ArgumentError: an argument is missing, unknown, or of the wrong element type, shape or place.
-            BackendError: the GPU path cannot be used.
-        """
-        self._refuse_positional(positional)
-        call = self._caller.call(arguments, outputs, out)
-        if check:
-            check_domains(call)
-        if call.device is not None:
-            return Result(self.gpu.run(call))
-        results = self._interpret(call, DEFAULT_TILE, False, None, None)
-        if not any(v.library == "torch" for v in call.tensors.values()):
-            return Result(results)
-        own = {n: v.owner for n, v in {**call.tensors, **call.out}.items() if n in call.out or _is_inout(call, n)}
-        return Result({n: own[n] if n in own else arrays.to_torch(x) for n, x in results.items()})
-
-    def interpret(
-        self,
-        *positional: Any,
-        tile: tuple[int, int] = DEFAULT_TILE,
-        exact: bool = False,
-        acc: Any = None,
-        outputs: Any = None,
-        out: Any = None,
-        check: bool = False,
-        progress: Progress | None = None,
-        **arguments: Any,
-    ) -> Result:
-        """Run the reference interpreter: arrays of any library in, NumPy out.
-
-        Args:
-            tile: rows and columns of the accumulator's tile; fixes tiles(X) and so the partials.
-            exact: evaluate in f64 throughout, rounding at the stores only.
-            acc: an f32 accumulator [rows, cols] in place of the product; the operands may then be left out.
-            progress: called with the rows done and their number.
-
-        An `inout` input that lies on a GPU is not changed; the result holds its new value.
-        """
-        self._refuse_positional(positional)
-        host = {n: _to_host(x, f"{self.name}: `{n}`") for n, x in arguments.items()}
-        call = self._caller.call(host, outputs, out, acc)
-        if check:
-            check_domains(call)
-        tap = None if acc is None else self._accumulator(call, acc)
-        return Result(self._interpret(call, _tile(self.name, tile), exact, tap, progress))
-
-    def out_shapes(
-        self, *, outputs: Any = None, tile: tuple[int, int] | None = None, config: Any = None, **arguments: Any
-    ) -> dict[str, Shape]:
-        """Shape and element type of each output of such a call, for preallocating; nothing is computed.
-
-        Partials are counted for `tile`, by default the tile that the call itself would use.
-        """
-        call = self._caller.call(arguments, outputs, None)
-        if tile is None:
-            tile = self.gpu.tile(call, config) if call.device is not None else DEFAULT_TILE
-        chosen = _tile(self.name, tile)
-        return {o.name: Shape(call.binding.shape(o, chosen), call.binding.dtype(o).name) for o in call.kernel.outputs}
-
-    # -- the GPU --
-
-    @property
-    def gpu(self) -> GpuProgram:
-        if self._gpu is None:
-            from coda_lang.backend_cutlass.program import GpuProgram
-
-            self._gpu = GpuProgram(self._caller)
-        return self._gpu
-
-    def compile(self, arch: str = "sm_90a", **choices: Any) -> Compiled:
-        """Compile without running: needs no GPU. See `GpuProgram.compile` for the choices.
-
-        Returns:
-            An object with ``source`` (CUDA), ``cubin`` (bytes) and ``report`` (registers, spills, times).
-        """
-        return self.gpu.compile(arch, **choices)
-
-    def plan(self, *, outputs: Any = None, out: Any = None, config: Any = None, **arguments: Any) -> Planned:
-        """Prepare a call on CUDA arrays: the result runs it again and again at a few microseconds of host time.
-
-        Each run reads and writes the same arrays; ``.outputs`` holds the results.
-        """
-        call = self._caller.call(arguments, outputs, out)
-        if call.device is None:
-            raise ArgumentError(f"{self.name}: a plan needs CUDA arrays; the interpreter has nothing to prepare")
-        return self.gpu.plan(call, config)
-
-    # -- the interpreter --
-
-    def _refuse_positional(self, positional: tuple[Any, ...]) -> None:
-        if positional:
-            names = ", ".join(f"{p.name}=…" for p in self.ir.params if p.default is None)
-            raise ArgumentError(f"{self.name}: arguments are passed by name: {self.name}({names})")
-
-    def _interpret(
-        self, call: Call, tile: tuple[int, int], exact: bool, acc: Array | None, progress: Progress | None
-    ) -> dict[str, Array]:
-        call.check_out(tile)
-        shared = aliased(call)
-        inputs: dict[str, Array] = {n: np.asarray(x) for n, x in call.scalars.items()}
-        for name, view in call.tensors.items():
-            array = arrays.to_numpy(view, name)
-            inputs[name] = array.copy() if name in shared else array
-        results: dict[str, Array] = {}
-        for o in call.kernel.outputs:
-            if o.name in call.out:
-                results[o.name] = arrays.to_numpy(call.out[o.name], o.name)
-            else:
-                results[o.name] = np.empty(call.binding.shape(o, tile), STORAGE[call.binding.dtype(o).name])
-        interpret(call.kernel, call.binding, inputs, results, tile=tile, exact=exact, acc=acc, progress=progress)
-        results |= {p.name: inputs[p.name] for p in call.kernel.params if p.inout}
-        return {n: results[n] for n in call.order}
-
-    def _accumulator(self, call: Call, acc: Any) -> Array:
-        assert self.ir.rows is not None and self.ir.cols is not None
-        tap = arrays.to_numpy(acc, f"{self.name}: `acc`")
-        shape = (call.binding.length(self.ir.rows), call.binding.length(self.ir.cols))
-        if tap.shape != shape or tap.dtype != np.float32:
-            raise ArgumentError(f"{self.name}: `acc` is f32{list(shape)}, got {describe(tap)}")
-        return tap
-
-
-def _is_inout(call: Call, name: str) -> bool:
-    return any(p.name == name and p.inout for p in call.kernel.params)
-
-
-def _to_host(x: Any, name: str) -> Any:
-    """A device array as NumPy; anything else as it is."""
-    if isinstance(x, np.ndarray) or not hasattr(x, "__dlpack_device__"):
-        return x
-    view = arrays.view(x, name)
-    return x if view.device is None else arrays.to_numpy(view, name)
-
-
-def _tile(name: str, tile: Any) -> tuple[int, int]:
-    try:
-        rows, cols = (int(t.__index__()) for t in tile)
-    except (TypeError, ValueError, AttributeError):
-        raise ArgumentError(f"{name}: `tile` is (rows, columns), got {tile!r}") from None
-    if rows < 1 or cols < 2 or cols % 2:
-        raise ArgumentError(f"{name}: a tile has at least one row and an even number of columns, got {tile!r}")
-    return rows, cols

@@ -11,7 +11,7 @@ from fractions import Fraction
 
 from coda_lang.errors import ArgumentError, did_you_mean
 from coda_lang.ir.ops import OPS
-from coda_lang.ir.program import Kernel, Output, Param
+from coda_lang.ir.program import Block, Definition, Kernel, Output, Param, Scalar
 from coda_lang.ir.types import DTYPES, Dim, DType
 
 
@@ -27,10 +27,16 @@ class Shape:
 class Binding:
     """``extents``: axis → length. ``opaque``: a reduce's tiles(X) → length. ``dtypes``: dtype parameter → type."""
 
-    kernel: Kernel
+    definition: Definition
     extents: dict[str, int] = field(default_factory=dict)
     opaque: dict[Dim, int] = field(default_factory=dict)
     dtypes: dict[str, DType] = field(default_factory=dict)
+
+    @property
+    def kernel(self) -> Kernel:
+        """The definition, where it is known not to be a block."""
+        assert isinstance(self.definition, Kernel)
+        return self.definition
 
     def dtype(self, target: Param | Output) -> DType:
         return target.dtype if isinstance(target.dtype, DType) else self.dtypes[target.dtype]
@@ -50,7 +56,7 @@ class Binding:
         return tuple(self.length(d, tile) for d in target.dims)
 
 
-def bind(kernel: Kernel, shapes: Mapping[str, Shape], axes: Mapping[str, int]) -> Binding:
+def bind(kernel: Definition, shapes: Mapping[str, Shape], axes: Mapping[str, int]) -> Binding:
     """Solve a call's axes and element types.
 
     `shapes` holds the tensor arguments that were passed, `axes` the lengths given by name. Raises ArgumentError for a
@@ -73,7 +79,7 @@ def bind(kernel: Kernel, shapes: Mapping[str, Shape], axes: Mapping[str, int]) -
 
 
 def _bind_dtype(binding: Binding, param: Param, shape: Shape) -> None:
-    kernel, got = binding.kernel, shape.dtype
+    kernel, got = binding.definition, shape.dtype
     if isinstance(param.dtype, DType):
         if got != param.dtype.name:
             raise ArgumentError(f"{kernel.name}: `{param.name}` must be {param.dtype}, got {got}")
@@ -89,7 +95,7 @@ def _bind_dtype(binding: Binding, param: Param, shape: Shape) -> None:
 
 
 def _bind_shape(binding: Binding, origin: dict[str, str], param: Param, shape: Shape) -> None:
-    kernel = binding.kernel
+    kernel = binding.definition
     wanted = f"[{', '.join(map(str, param.dims))}]"
     if len(shape.shape) != len(param.dims):
         got = f"{len(shape.shape)} ({_show(shape.shape)})"
@@ -122,7 +128,7 @@ def _bind_shape(binding: Binding, origin: dict[str, str], param: Param, shape: S
 
 def _bind_splits(binding: Binding, origin: dict[str, str]) -> None:
     """N = H * D: any two fix the third."""
-    for split in binding.kernel.splits:
+    for split in binding.definition.splits:
         whole = binding.extents.get(split.axis)
         lengths: list[int | None] = [
             int(d.coef) if d.axis is None else binding.extents.get(d.axis) for d in (split.outer, split.inner)
@@ -138,16 +144,16 @@ def _bind_splits(binding: Binding, origin: dict[str, str]) -> None:
             assert known is not None and missing.axis is not None
             if known == 0 or whole % known:
                 text = f"{split.axis} must be a multiple of {name} = {known}, got {whole}"
-                raise ArgumentError(f"{binding.kernel.name}: {text} ({form})")
+                raise ArgumentError(f"{binding.definition.name}: {text} ({form})")
             binding.extents[missing.axis] = whole // known
             origin[missing.axis] = form
         elif whole is not None and outer is not None and inner is not None and outer * inner != whole:
             text = f"{form} does not hold: {whole} is not {outer} * {inner}"
-            raise ArgumentError(f"{binding.kernel.name}: {text}")
+            raise ArgumentError(f"{binding.definition.name}: {text}")
 
 
 def _check_lengths(binding: Binding, origin: dict[str, str], shapes: Mapping[str, Shape]) -> None:
-    kernel = binding.kernel
+    kernel = binding.definition
     for dim, what in _extents_used(kernel, shapes):
         if dim.axis is None or dim.tiled:
             continue
@@ -166,12 +172,21 @@ def _check_lengths(binding: Binding, origin: dict[str, str], shapes: Mapping[str
             raise ArgumentError(f"{kernel.name}: {text}; the nearest legal values are {near} and {near + divisor}")
 
 
-def _extents_used(kernel: Kernel, shapes: Mapping[str, Shape]) -> Iterator[tuple[Dim, str]]:
+def _extents_used(kernel: Definition, shapes: Mapping[str, Shape]) -> Iterator[tuple[Dim, str]]:
     for param in kernel.params:
         if param.name in shapes:
             yield from ((d, f"`{param.name}`") for d in param.dims)
     for output in kernel.outputs:
         yield from ((d, f"output `{output.name}`") for d in output.dims)
+    if isinstance(kernel, Block):
+        for step in kernel.steps:
+            dims = [d for _, d in step.axes] + [d for _, x in step.scalars for d in _lengths(x)]
+            yield from ((d, f"line {step.span.line}") for d in dims)
+    if isinstance(kernel, Kernel):
+        yield from _extents_of_values(kernel)
+
+
+def _extents_of_values(kernel: Kernel) -> Iterator[tuple[Dim, str]]:
     for value in kernel.values:
         if value.op == "axis":
             yield from ((d, "the body") for d in (value.attr,) if isinstance(d, Dim))
@@ -183,7 +198,15 @@ def _extents_used(kernel: Kernel, shapes: Mapping[str, Shape]) -> Iterator[tuple
                 yield from ((d, what) for a in value.args for d in kernel.values[a].type.dims)
 
 
-def check_names(kernel: Kernel, given: Mapping[str, object]) -> None:
+def _lengths(x: Scalar) -> Iterator[Dim]:
+    """The lengths that a number passed by value is made of."""
+    if isinstance(x.attr, Dim):
+        yield x.attr
+    for a in x.args:
+        yield from _lengths(a)
+
+
+def check_names(kernel: Definition, given: Mapping[str, object]) -> None:
     """Every argument is an input or an axis, and no input is missing. Raises ArgumentError."""
     names = {p.name for p in kernel.params}
     for name in given:
@@ -197,7 +220,7 @@ def check_names(kernel: Kernel, given: Mapping[str, object]) -> None:
         raise ArgumentError(f"{kernel.name}: missing argument{'s' if len(missing) > 1 else ''} {names_}")
 
 
-def asked_outputs(kernel: Kernel, outputs: object) -> frozenset[str]:
+def asked_outputs(kernel: Definition, outputs: object) -> frozenset[str]:
     """The outputs of a call: those named, or all but the optional ones. Raises ArgumentError."""
     if outputs is None:
         return frozenset(o.name for o in kernel.outputs if not o.optional)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
 
@@ -14,21 +14,23 @@ from coda_lang.arrays import ArrayView
 from coda_lang.binding import Binding, Shape
 from coda_lang.domains import inside, show_domain
 from coda_lang.errors import ArgumentError, did_you_mean
+from coda_lang.ir import passes, prune
 from coda_lang.ir.axes import Grid
 from coda_lang.ir.numerics import STORAGE
-from coda_lang.ir.passes import specialise
-from coda_lang.ir.program import Kernel, Number, Output, Param
+from coda_lang.ir.program import Block, Definition, Kernel, Number, Output, Param
+
+D = TypeVar("D", bound=Definition)
 
 
 @dataclass
-class Call:
+class Call(Generic[D]):
     """What both backends need to run a call.
 
-    ``kernel`` is specialised to the inputs that were passed and the outputs that were asked for; ``out`` are the
-    caller's arrays for outputs, already checked but for extents that depend on the tile.
+    ``kernel`` (or block) is specialised to the inputs that were passed and the outputs that were asked for; ``out`` are
+    the caller's arrays for outputs, already checked but for extents that depend on the tile.
     """
 
-    kernel: Kernel
+    kernel: D
     binding: Binding
     tensors: dict[str, ArrayView]
     scalars: dict[str, Number]
@@ -56,21 +58,21 @@ class Call:
                 raise ArgumentError(f"{name}: out `{o.name}` is read-only")
 
 
-class Caller:
+class Caller(Generic[D]):
     """Makes calls of one program, and remembers its specialised forms."""
 
-    def __init__(self, kernel: Kernel) -> None:
-        self.ir = kernel
-        self._specialised: dict[tuple[frozenset[str], frozenset[str]], Kernel] = {}
+    def __init__(self, definition: D) -> None:
+        self.ir = definition
+        self._specialised: dict[tuple[frozenset[str], frozenset[str]], D] = {}
 
-    def specialised(self, passed: frozenset[str], asked: frozenset[str]) -> Kernel:
+    def specialised(self, passed: frozenset[str], asked: frozenset[str]) -> D:
         key = (passed, asked)
-        kernel = self._specialised.get(key)
-        if kernel is None:
-            kernel = self._specialised[key] = specialise(self.ir, passed, asked)
-        return kernel
+        found = self._specialised.get(key)
+        if found is None:
+            found = self._specialised[key] = specialise(self.ir, passed, asked)
+        return found
 
-    def call(self, arguments: Mapping[str, Any], outputs: Any, out: Any, acc: Any = None) -> Call:
+    def call(self, arguments: Mapping[str, Any], outputs: Any, out: Any, acc: Any = None) -> Call[D]:
         """Check a call and bind its axes. Raises ArgumentError."""
         asked = bindings.asked_outputs(self.ir, outputs)
         given = self._out(out, asked)
@@ -110,7 +112,8 @@ class Caller:
         for p in self.ir.params:
             if p.name in given and given[p.name] is None and p.default is not None:
                 del given[p.name]
-        operands = (self.ir.product.a, self.ir.product.b) if acc is not None and self.ir.product is not None else ()
+        product = self.ir.product if isinstance(self.ir, Kernel) else None
+        operands = (product.a, product.b) if acc is not None and product is not None else ()
         bindings.check_names(self.ir, {**dict.fromkeys(operands), **given})
         tensors: dict[str, ArrayView] = {}
         scalars: dict[str, Number] = {}
@@ -164,13 +167,14 @@ class Caller:
 
     def _axes_of(self, acc: Any, axes: dict[str, Any]) -> dict[str, Any]:
         """The lengths that a given accumulator fixes."""
-        if self.ir.product is None or self.ir.rows is None or self.ir.cols is None:
-            raise ArgumentError(f"{self.ir.name}: a {self.ir.kind} has no accumulator, so `acc` cannot replace it")
+        ir = self.ir
+        if not isinstance(ir, Kernel) or ir.product is None or ir.rows is None or ir.cols is None:
+            raise ArgumentError(f"{ir.name}: a {ir.kind} has no accumulator, so `acc` cannot replace it")
         shape = np.shape(acc)
         if len(shape) != 2:
             raise ArgumentError(f"{self.ir.name}: `acc` has two dimensions, got {describe(acc)}")
         found = dict(axes)
-        for dim, length in zip((self.ir.rows, self.ir.cols), shape, strict=True):
+        for dim, length in zip((ir.rows, ir.cols), shape, strict=True):
             whole = length / dim.coef
             if dim.axis is not None and whole.denominator == 1:
                 found.setdefault(dim.axis, int(whole))
@@ -190,6 +194,13 @@ class Caller:
         return {n: arrays.view(x, f"{self.ir.name}: out `{n}`", wanted[n]) for n, x in out.items()}
 
 
+def specialise(definition: D, passed: frozenset[str], asked: frozenset[str]) -> D:
+    if isinstance(definition, Block):
+        return cast(D, prune.specialise(definition, passed, asked))
+    assert isinstance(definition, Kernel)
+    return cast(D, passes.specialise(definition, passed, asked))
+
+
 def _plain(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """An array in native byte order whose strides are whole elements, as every backend reads it."""
     if not x.dtype.isnative:
@@ -206,7 +217,7 @@ def describe(x: Any) -> str:
     return repr(x) if isinstance(x, (bool, int, float, str)) else type(x).__name__
 
 
-def check_domains(call: Call) -> None:
+def check_domains(call: Call[D]) -> None:
     """Every input lies in its domain. Raises ArgumentError naming the first element that does not."""
     values = {n: np.asarray(x) for n, x in call.scalars.items()}
     values |= {n: arrays.to_numpy(v.owner, n) for n, v in call.tensors.items()}
@@ -225,7 +236,7 @@ def check_domains(call: Call) -> None:
             raise ArgumentError(f"{call.kernel.name}: {text}")
 
 
-def aliased(call: Call) -> set[str]:
+def aliased(call: Call[D]) -> set[str]:
     """The inputs whose memory an output or `inout` input shares, each legally: a tile of the same layout.
 
     Raises ArgumentError for any other sharing: an element could then be read after it was written.
@@ -251,8 +262,8 @@ def aliased(call: Call) -> set[str]:
     return shared
 
 
-def _may_alias(kernel: Kernel, target: Output | Param, p: Param) -> bool:
-    if kernel.rows is None or kernel.cols is None:
+def _may_alias(kernel: Definition, target: Output | Param, p: Param) -> bool:
+    if not isinstance(kernel, Kernel) or kernel.rows is None or kernel.cols is None:
         return False
     operands = (kernel.product.a, kernel.product.b) if kernel.product is not None else ()
     return Grid(kernel.rows, kernel.cols).is_tile(p.dims) and p.dims == target.dims and p.name not in operands

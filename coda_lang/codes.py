@@ -9,7 +9,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 # A file that lies beside each example, for those about imports. The example itself is `program.coda`.
-BESIDE = {"act.coda": "fn swish(x) = x * sigmoid(x)\n"}
+_CALLED = """\
+map double<M, N>(x: f32[M, N]) -> (y: f32[M, N]) { y <- 2.0 * x }
+map added<M, N>(x: f32[M, N], w: f32[N]) -> (y: f32[M, N]) { y <- x + w }
+map squares<M, N>(x: f32[M, N]) -> (y: f32[M, N], s: f32[M, tiles(N)]) {
+    y <- x * x
+    s <- tile_sum(x, over=N)
+}
+map grow<M, N>(x: f32[M, N], inout sum: f32[M, N]) -> () { sum +<- x }
+reduce total<M, N>(s: f32[M, tiles(N)]) -> (t: f32[M]) { t <- sum(s, over=tiles(N)) }
+"""
+BESIDE = {"act.coda": "fn swish(x) = x * sigmoid(x)\n", "steps.coda": _CALLED}
 
 
 @dataclass(frozen=True)
@@ -34,6 +44,11 @@ def _map(body: str, inputs: str = "", outputs: str = "d: f32[M, N]", axes: str =
 
 def _reduce(body: str, inputs: str = "p: f32[M, tiles(N)]", outputs: str = "d: f32[M]", axes: str = "M, N") -> str:
     return f"reduce r<{axes}>({inputs}) -> ({outputs}) {{\n    {_lines(body)}\n}}\n"
+
+
+def _block(body: str, inputs: str = "x: f32[M, N]", outputs: str = "y: f32[M, N]", axes: str = "M, N") -> str:
+    block = f"block b<{axes}>({inputs}) -> ({outputs}) {{\n    {_lines(body)}\n}}\n"
+    return 'import "steps.coda" { added, double, grow, squares, total }\n\n' + block
 
 
 def _lines(body: str) -> str:
@@ -501,6 +516,91 @@ CODES: dict[str, Code] = {
         "A kernel, map or reduce has an output, or an `inout` input.",
         "map m<M, N>(x: f32[M, N]) -> () {\n}\n",
         _map("d <- x"),
+    ),
+    "E0410": Code(
+        "call that does nothing",
+        "Kernels, maps, reduces and functions compute values: a call whose value nobody gets does nothing. A block may "
+        "call what updates an `inout` input.",
+        _map("exp(x)\nd <- x"),
+        _map("y = exp(x)\nd <- y"),
+    ),
+    # -- blocks ----------------------------------------------------------------------------------------------------
+    "E0501": Code(
+        "not a kernel",
+        "A block calls kernels, maps, reduces and other blocks: those of its file, and those that it imports.",
+        _block("y <- doubled(x)"),
+        _block("y <- double(x)"),
+    ),
+    "E0502": Code(
+        "arguments of a call",
+        "Arguments are passed by name, or in the order of the inputs; each input without a default once. Lengths of "
+        "axes may be passed by name too.",
+        _block("y <- double(x=x, scale=2.0)"),
+        _block("y <- double(x=x)"),
+    ),
+    "E0503": Code(
+        "argument of another type",
+        "An array has the element type that the callee declares, or one of its choices; what the callee takes by value "
+        "is a number. A block converts nothing.",
+        _block("y <- double(x)", "x: bf16[M, N]"),
+        _block("y <- double(x)"),
+    ),
+    "E0504": Code(
+        "argument of other extents",
+        "The arguments of a call fix the callee's axes, each to one extent of the block. Axes are names: `M` and `N` "
+        "are different even where their lengths agree.",
+        _block("y <- added(x, w)", "x: f32[M, N], w: f32[M]"),
+        _block("y <- added(x, w)", "x: f32[M, N], w: f32[N]"),
+    ),
+    "E0505": Code(
+        "number of results of a call",
+        "A call binds all of the callee's outputs, or all but the optional ones; `_` drops one, `k(…).y` takes one.",
+        _block("h, r = double(x)\ny <- h"),
+        _block("h = double(x)\ny <- h"),
+    ),
+    "E0506": Code(
+        "computation in a block",
+        "A block only passes arrays on. What computes is a kernel, map or reduce.",
+        _block("y <- double(x) + x"),
+        _block("y <- added(double(x), w)", "x: f32[M, N], w: f32[N]"),
+    ),
+    "E0507": Code(
+        "output of a block",
+        "An output of a block is a result of one call, of the output's own type, and of no other output.",
+        _block("y <- x"),
+        _block("y <- double(x)"),
+    ),
+    "E0508": Code(
+        "block that calls itself",
+        "A block is a fixed list of launches, so it cannot reach itself.",
+        _block("y <- b(x)"),
+        _block("y <- double(x)"),
+    ),
+    "E0509": Code(
+        "partials in a block's signature",
+        "How many partials there are depends on how a kernel is tiled, so they stay inside a block.",
+        _block("z, s = squares(x)\ny <- z\np <- s", outputs="y: f32[M, N], p: f32[M, tiles(N)]"),
+        _block("z, s = squares(x)\ny <- z\np <- total(s)", outputs="y: f32[M, N], p: f32[M]"),
+    ),
+    "E0510": Code(
+        "inout in a block",
+        "What a call updates in place is an `inout` input of the block, which is otherwise not read.",
+        _block("grow(x, sum=t)\ny <- double(x)", "x: f32[M, N], t: f32[M, N]"),
+        _block("grow(x, sum=t)\ny <- double(x)", "x: f32[M, N], inout t: f32[M, N]"),
+    ),
+    "E0511": Code(
+        "axis that is not cut",
+        "`M by 2048` makes a block work on that many rows at a time. Every array along M then has it as its first "
+        "extent, and every output is along M: what all pieces add to is an `inout` input.",
+        _block("y <- double(x)", axes="M, N by 256"),
+        _block("y <- double(x)", axes="M by 256, N"),
+    ),
+    "E0512": Code(
+        "optional input passed on",
+        "An input that a call may leave out can only be passed on to one that may be left out too, with the same "
+        "default.",
+        _block("y <- added(x, w)", "x: f32[M, N], w: f32[N] = 0"),
+        _block("y <- added(x, w)", "x: f32[M, N], w: f32[N]"),
     ),
     # -- warnings --------------------------------------------------------------------------------------------------
     "W0001": Code(

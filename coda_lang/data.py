@@ -19,7 +19,7 @@ from coda_lang.binding import Binding, Shape
 from coda_lang.domains import bound_value, inside, show_domain
 from coda_lang.errors import ArgumentError, did_you_mean
 from coda_lang.ir.numerics import STORAGE, Array, from_storage, to_storage
-from coda_lang.ir.program import Bound, Domain, Kernel, Param, Split
+from coda_lang.ir.program import Block, Bound, Definition, Domain, Kernel, Param, Split
 from coda_lang.ir.types import DTYPES, Dim, DType
 
 ROWS, COLS, CONTRACTED, OTHER, HEAD = 256, 512, 128, 128, 64
@@ -42,7 +42,7 @@ class Drawn:
 
 
 def draw(
-    kernel: Kernel,
+    kernel: Definition,
     *,
     seed: int = 0,
     sizes: Mapping[str, int] | None = None,
@@ -90,7 +90,7 @@ def draw(
 
 
 def shapes(
-    kernel: Kernel,
+    kernel: Definition,
     *,
     sizes: Mapping[str, int] | None = None,
     dtypes: Mapping[str, str] | None = None,
@@ -108,7 +108,7 @@ def shapes(
 
 
 def _bound(
-    kernel: Kernel,
+    kernel: Definition,
     sizes: Mapping[str, int],
     dtypes: Mapping[str, str],
     given: Mapping[str, Any],
@@ -124,7 +124,7 @@ def _bound(
     return Binding(kernel, lengths, _opaque(kernel, lengths, given, tile), types)
 
 
-def _known(kernel: Kernel, what: str, names: Collection[str], known: Collection[str]) -> None:
+def _known(kernel: Definition, what: str, names: Collection[str], known: Collection[str]) -> None:
     for name in names:
         if name not in known:
             help = did_you_mean(name, known) or (f"there are {', '.join(known)}" if known else "there are none")
@@ -135,7 +135,7 @@ def _known(kernel: Kernel, what: str, names: Collection[str], known: Collection[
 
 
 def choose_sizes(
-    kernel: Kernel, sizes: Mapping[str, int] | None = None, shapes: Mapping[str, tuple[int, ...]] | None = None
+    kernel: Definition, sizes: Mapping[str, int] | None = None, shapes: Mapping[str, tuple[int, ...]] | None = None
 ) -> dict[str, int]:
     """A length for every axis: those in `sizes`, those that input `shapes` fix, and small ones that fit for the others.
 
@@ -166,7 +166,7 @@ def choose_sizes(
     return {n: known[n] for n in kernel.axes}
 
 
-def _from_shapes(kernel: Kernel, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
+def _from_shapes(kernel: Definition, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
     known: dict[str, int] = {}
     for p in kernel.params:
         for dim, length in zip(p.dims, shapes.get(p.name, ()), strict=False):
@@ -176,20 +176,22 @@ def _from_shapes(kernel: Kernel, shapes: Mapping[str, tuple[int, ...]]) -> dict[
     return known
 
 
-def _extents(kernel: Kernel) -> Iterator[Dim]:
+def _extents(kernel: Definition) -> Iterator[Dim]:
     for p in kernel.params:
         yield from p.dims
     for o in kernel.outputs:
         yield from o.dims
-    for value in kernel.values:
+    for value in kernel.values if isinstance(kernel, Kernel) else ():
         yield from value.type.dims
         if isinstance(value.attr, Dim):
             yield value.attr
+    for tensor in kernel.tensors if isinstance(kernel, Block) else ():
+        yield from tensor.dims
     for split in kernel.splits:
         yield from (split.outer, split.inner)
 
 
-def _factors(kernel: Kernel) -> dict[str, int]:
+def _factors(kernel: Definition) -> dict[str, int]:
     """What each axis must be a multiple of, so that every extent is whole."""
     factors = dict.fromkeys(kernel.axes, 1)
     for dim in _extents(kernel):
@@ -198,17 +200,18 @@ def _factors(kernel: Kernel) -> dict[str, int]:
     return factors
 
 
-def _default_length(kernel: Kernel, axis: str) -> int:
-    if kernel.rows is None or kernel.cols is None:
-        return ROWS if axis == kernel.axes[0] else COLS
-    if kernel.product is not None and axis == kernel.product.contracted.axis:
+def _default_length(kernel: Definition, axis: str) -> int:
+    product = kernel.product if isinstance(kernel, Kernel) else None
+    if product is not None and axis == product.contracted.axis:
         return CONTRACTED
     if any(axis == s.inner.axis for s in kernel.splits):
         return HEAD
+    if not isinstance(kernel, Kernel) or kernel.rows is None or kernel.cols is None:
+        return ROWS if axis == kernel.axes[0] else COLS
     return {kernel.cols.axis: COLS, kernel.rows.axis: ROWS}.get(axis, OTHER)
 
 
-def _least_lengths(kernel: Kernel) -> Iterator[tuple[str, int]]:
+def _least_lengths(kernel: Definition) -> Iterator[tuple[str, int]]:
     """Lengths below which a domain such as `in 10..N` would be empty."""
     for p in kernel.params:
         if p.domain is None or p.domain.high is None or p.domain.low is None:
@@ -218,7 +221,7 @@ def _least_lengths(kernel: Kernel) -> Iterator[tuple[str, int]]:
             yield high.dim.axis, math.ceil(Fraction(low.offset + 1 - high.offset) / high.dim.coef)
 
 
-def _factors_first(kernel: Kernel) -> list[str]:
+def _factors_first(kernel: Definition) -> list[str]:
     """Axes in the order in which they are chosen: the factors of a split before the whole, heads' widths first."""
     order: list[str] = []
     for split in reversed(kernel.splits):
@@ -226,7 +229,7 @@ def _factors_first(kernel: Kernel) -> list[str]:
     return list(dict.fromkeys([*order, *kernel.axes]))
 
 
-def _propagate(kernel: Kernel, known: dict[str, int]) -> None:
+def _propagate(kernel: Definition, known: dict[str, int]) -> None:
     """N = H * D: any two fix the third."""
     for _ in kernel.splits:
         for s in kernel.splits:
@@ -251,7 +254,7 @@ def _divisor(whole: int, factors: Mapping[str, int], split: Split, axis: str) ->
     return max((d for d in fits if d <= HEAD), default=fits[0] if fits else step)
 
 
-def _step(kernel: Kernel, axis: str, known: Mapping[str, int], factors: Mapping[str, int]) -> int:
+def _step(kernel: Definition, axis: str, known: Mapping[str, int], factors: Mapping[str, int]) -> int:
     """What a free axis must be a multiple of; the last factor of a split also makes the whole divisible."""
     step = factors[axis]
     for s in kernel.splits:
@@ -262,7 +265,7 @@ def _step(kernel: Kernel, axis: str, known: Mapping[str, int], factors: Mapping[
     return step
 
 
-def _goal(kernel: Kernel, axis: str, known: Mapping[str, int], wanted: Mapping[str, int]) -> int:
+def _goal(kernel: Definition, axis: str, known: Mapping[str, int], wanted: Mapping[str, int]) -> int:
     """The length to aim at: as many heads as make the whole's usual length."""
     for s in kernel.splits:
         inner = _length(s.inner, known)
@@ -272,7 +275,7 @@ def _goal(kernel: Kernel, axis: str, known: Mapping[str, int], wanted: Mapping[s
 
 
 def _opaque(
-    kernel: Kernel, lengths: Mapping[str, int], given: Mapping[str, Any], tile: tuple[int, int]
+    kernel: Definition, lengths: Mapping[str, int], given: Mapping[str, Any], tile: tuple[int, int]
 ) -> dict[Dim, int]:
     """How many partials each input of a reduce has along tiles(X)."""
     found: dict[Dim, int] = {}
@@ -285,7 +288,7 @@ def _opaque(
     return found
 
 
-def _fixed_axes(kernel: Kernel, arguments: Mapping[str, Any]) -> set[str]:
+def _fixed_axes(kernel: Definition, arguments: Mapping[str, Any]) -> set[str]:
     known = _from_shapes(kernel, {n: np.shape(x) for n, x in arguments.items()})
     _propagate(kernel, known)
     return set(known)
@@ -294,7 +297,7 @@ def _fixed_axes(kernel: Kernel, arguments: Mapping[str, Any]) -> set[str]:
 # -- elements ----------------------------------------------------------------------------------------------------------
 
 
-def _choose_dtypes(kernel: Kernel, dtypes: Mapping[str, str], given: Mapping[str, Any]) -> dict[str, str]:
+def _choose_dtypes(kernel: Definition, dtypes: Mapping[str, str], given: Mapping[str, Any]) -> dict[str, str]:
     chosen = {}
     for p in kernel.dtypes:
         choices = [c.name for c in p.choices]
@@ -308,7 +311,7 @@ def _choose_dtypes(kernel: Kernel, dtypes: Mapping[str, str], given: Mapping[str
     return chosen
 
 
-def _count(kernel: Kernel, p: Param, binding: Binding) -> int:
+def _count(kernel: Definition, p: Param, binding: Binding) -> int:
     shape = _shape(kernel, p, binding)
     count = math.prod(shape)
     if count > LARGEST:
@@ -316,7 +319,7 @@ def _count(kernel: Kernel, p: Param, binding: Binding) -> int:
     return count
 
 
-def _shape(kernel: Kernel, p: Param, binding: Binding) -> tuple[int, ...]:
+def _shape(kernel: Definition, p: Param, binding: Binding) -> tuple[int, ...]:
     for dim in p.dims:
         if dim.axis is not None and not dim.tiled and (dim.coef * binding.extents[dim.axis]).denominator != 1:
             length, divisor = binding.extents[dim.axis], dim.coef.denominator
@@ -328,7 +331,7 @@ def _shape(kernel: Kernel, p: Param, binding: Binding) -> tuple[int, ...]:
 
 
 def _elements(
-    kernel: Kernel, p: Param, binding: Binding, scalars: Mapping[str, Any], rng: np.random.Generator
+    kernel: Definition, p: Param, binding: Binding, scalars: Mapping[str, Any], rng: np.random.Generator
 ) -> Array:
     dtype, shape = binding.dtype(p), _shape(kernel, p, binding)
     if dtype.kind == "bool":
@@ -339,8 +342,9 @@ def _elements(
         x = _integers(domain, low, high, dtype, shape, rng)
     else:
         x = _floats(domain, low, high, shape, rng)
-        if p.domain is None and kernel.product is not None and p.name == kernel.product.b:
-            x *= np.float32(max(1, binding.length(kernel.product.contracted)) ** -0.5)  # the product is then near 1
+        contracted = _weights(kernel).get(p.name) if p.domain is None else None
+        if contracted is not None:
+            x *= np.float32(max(1, binding.length(contracted)) ** -0.5)  # the product is then near 1
     other = scalars.get(domain.other) if domain.other is not None else None
     if other is not None:
         x = np.where(rng.random(shape) < 0.125, np.asarray(other, x.dtype), x)
@@ -349,6 +353,21 @@ def _elements(
     if p.domain is not None and stored.size:
         stored = _held_inside(kernel, p, np.asarray(stored), dtype, binding, scalars)
     return np.asarray(stored)
+
+
+def _weights(definition: Definition) -> dict[str, Dim]:
+    """The second operands of products, and the extent that each is contracted over."""
+    if isinstance(definition, Kernel):
+        return {} if definition.product is None else {definition.product.b: definition.product.contracted}
+    found: dict[str, Dim] = {}
+    for step in definition.steps if isinstance(definition, Block) else ():
+        if isinstance(step.callee, Kernel) and step.callee.product is not None and step.callee.product.a_transposed:
+            continue  # a weight's gradient: its operands are activations
+        given, axes = dict(step.tensors), dict(step.axes)
+        for name, dim in _weights(step.callee).items():
+            if name in given and dim.axis in axes:
+                found[given[name]] = axes[dim.axis].scaled(dim.coef)
+    return found
 
 
 def _integers(
@@ -381,7 +400,7 @@ def _floats(domain: Domain, low: Any, high: Any, shape: tuple[int, ...], rng: np
 
 
 def _held_inside(
-    kernel: Kernel, p: Param, x: Array, dtype: DType, binding: Binding, scalars: Mapping[str, Any]
+    kernel: Definition, p: Param, x: Array, dtype: DType, binding: Binding, scalars: Mapping[str, Any]
 ) -> Array:
     """Elements that rounding carried over a bound, replaced by one that is inside."""
     assert p.domain is not None

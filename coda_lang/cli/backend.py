@@ -7,16 +7,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from coda_lang.blocks.program import BlockProgram
 from coda_lang.cli import terminal
 from coda_lang.cli.arguments import UsageError
+from coda_lang.cli.units import kib
 from coda_lang.data import DEFAULT_TILE
 from coda_lang.errors import BackendError
+from coda_lang.program import Program
 
 if TYPE_CHECKING:
-    from coda_lang.api import Program
+    from coda_lang.blocks.arena import Arena
     from coda_lang.cli.comparison import Line
     from coda_lang.interp.run import Progress
     from coda_lang.ir.numerics import Array
+
+
+Runnable = Program | BlockProgram
 
 
 @dataclass(frozen=True)
@@ -48,22 +54,26 @@ class Ran:
     facts: Mapping[str, Any] | None = None
 
 
-def run(program: Program, arguments: Mapping[str, Any], options: Options, progress: Progress | None) -> Ran:
+def run(program: Runnable, arguments: Mapping[str, Any], options: Options, progress: Progress | None) -> Ran:
     """Run a kernel where the options say. Raises ArgumentError or BackendError."""
     if choose(program, options) == "interp":
         return _interpret(program, arguments, options, progress)
-    from coda_lang.cli import gpu
+    from coda_lang.cli import gpu, gpu_block
 
+    if isinstance(program, BlockProgram):
+        return gpu_block.run(program, arguments, options, progress)
     return gpu.run(program, arguments, options, progress)
 
 
-def choose(program: Program, options: Options) -> str:
+def choose(program: Runnable, options: Options) -> str:
     """``interp`` or ``cuda``. Auto is the GPU if there is one that can be used, but for what only the interpreter does.
 
     Raises:
         UsageError: options that do not go together.
         BackendError: the GPU is asked for and cannot be used.
     """
+    if program.kind == "block" and options.config is not None:
+        raise UsageError("--config is for one kernel, and a block launches several", "leave out --config")
     theirs = [o for o, given in (("--compare", options.compare), ("--config", options.config)) if given]
     own = [o for o, given in (("--exact", options.exact), ("--tile", options.tile)) if given]
     if program.kind == "reduce" and "--tile" in own:
@@ -105,7 +115,7 @@ def _with_what_it_needs() -> str:
     return "cuda"
 
 
-def _interpret(program: Program, arguments: Mapping[str, Any], options: Options, progress: Progress | None) -> Ran:
+def _interpret(program: Runnable, arguments: Mapping[str, Any], options: Options, progress: Progress | None) -> Ran:
     tile = options.tile or DEFAULT_TILE
     start = time.perf_counter()
     result = program.interpret(
@@ -118,4 +128,13 @@ def _interpret(program: Program, arguments: Mapping[str, Any], options: Options,
     )
     seconds = time.perf_counter() - start
     note = f"interpreter{' in f64' if options.exact else ''}, tiles of {tile[0]}x{tile[1]}"
-    return Ran("interp", note, dict(result.items()), seconds, tile)
+    remarks: tuple[str, ...] = ()
+    if isinstance(program, BlockProgram):
+        remarks = (temporaries(program.memory(**arguments, tile=tile, outputs=options.outputs)),)
+    return Ran("interp", note, dict(result.items()), seconds, tile, remarks)
+
+
+def temporaries(memory: Arena) -> str:
+    """What a block's temporaries take."""
+    text = f"{memory.launches} launches, {kib(memory.bytes)} of temporaries"
+    return text if memory.bytes == memory.total else f"{text} ({kib(memory.total)} if none shared memory)"

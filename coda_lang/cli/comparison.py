@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -40,6 +40,9 @@ class Line:
     elements: int
     wrong: int
     first_wrong: tuple[int, ...] | None
+
+    def renamed(self, name: str) -> Line:
+        return replace(self, name=name)
 
     @property
     def verdict(self) -> str:

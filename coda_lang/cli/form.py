@@ -8,14 +8,14 @@ from typing import Any
 from coda_lang.api import Program
 from coda_lang.cli import terminal
 from coda_lang.cli.arguments import UsageError, collected
-from coda_lang.cli.programs import choose, load
+from coda_lang.cli.programs import choose_kernel, load
 
 
 def program(file: str, kernel: str | None, config: str | None) -> Program:
     """The program, its file's warnings shown. Raises UsageError for a schedule that it cannot have."""
     module = load(file)
     terminal.diagnostics(module.warnings)
-    found = Program(choose(module, kernel))
+    found = Program(choose_kernel(module, kernel))
     if config is not None and found.ir.product is None:
         raise UsageError(f"{found.name} is a {found.kind} and has no schedule to choose", "leave out --config")
     return found

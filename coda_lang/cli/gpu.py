@@ -22,7 +22,7 @@ from coda_lang.errors import ArgumentError, BackendError
 from coda_lang.interp import DEFAULT_TILE
 from coda_lang.interp.run import Progress
 from coda_lang.ir.numerics import Array
-from coda_lang.ir.program import Output, Param
+from coda_lang.ir.program import Kernel, Output, Param
 
 DEVICE = 0
 
@@ -80,7 +80,7 @@ def launch(program: Program, arguments: Mapping[str, Any], options: Options) -> 
     return Launched(device.get(DEVICE).name, host, acc, plan.tile, plan.config, plan.report, plan.notes, seconds)
 
 
-def _tap(gpu: GpuProgram, call: Call, options: Options) -> Any:
+def _tap(gpu: GpuProgram, call: Call[Kernel], options: Options) -> Any:
     """An array for the accumulator: what follows from it can be held to the bit. None if its store does not fit."""
     kernel = call.kernel
     if kernel.product is None:

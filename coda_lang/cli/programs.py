@@ -11,7 +11,7 @@ from coda_lang.errors import ArgumentError, did_you_mean
 
 if TYPE_CHECKING:
     from coda_lang.ir.module import Module
-    from coda_lang.ir.program import Kernel
+    from coda_lang.ir.program import Block, Kernel
     from coda_lang.source import Source
 
 STDIN = "-"
@@ -63,20 +63,31 @@ def _unreadable(path: str, error: OSError | ValueError) -> ArgumentError:
     return UsageError(f"cannot read {path}: {reason}", help)
 
 
-def own_kernels(module: Module) -> list[Kernel]:
-    """The kernels that a file defines itself, in its order."""
-    return [k for k in module.kernels.values() if Path(k.span.source.path) == Path(module.path)]
+def own(module: Module) -> list[Kernel | Block]:
+    """What a file defines itself, in its order."""
+    return [d for d in module.programs.values() if Path(d.span.source.path) == Path(module.path)]
 
 
-def choose(module: Module, name: str | None) -> Kernel:
-    """The kernel of this name; without one, that of the file's name, else its first. Raises ArgumentError."""
-    kernels = module.kernels
+def choose(module: Module, name: str | None) -> Kernel | Block:
+    """The kernel or block of this name; without one, that of the file's name, else its first. Raises UsageError."""
+    known = module.programs
     if name is not None:
-        if name in kernels:
-            return kernels[name]
-        known = ", ".join(kernels) or "none"
-        raise UsageError(f"{module.path} has no kernel `{name}`", did_you_mean(name, kernels) or f"it has {known}")
-    own = own_kernels(module) or list(kernels.values())
-    if not own:
+        if name in known:
+            return known[name]
+        names = ", ".join(known) or "none"
+        raise UsageError(f"{module.path} has no kernel `{name}`", did_you_mean(name, known) or f"it has {names}")
+    found = own(module) or list(known.values())
+    if not found:
         raise UsageError(f"{module.path} defines no kernel to run", f"`coda-run list {module.path}` shows what it has")
-    return next((k for k in own if k.name == Path(module.path).stem), own[0])
+    return next((d for d in found if d.name == Path(module.path).stem), found[0])
+
+
+def choose_kernel(module: Module, name: str | None) -> Kernel:
+    """As `choose`, for what shows one launch. Raises UsageError for a block."""
+    from coda_lang.ir.program import Block
+
+    found = choose(module, name)
+    if isinstance(found, Block):
+        names = ", ".join(k.name for k in found.kernels())
+        raise UsageError(f"{found.name} is a block, and this shows one kernel", f"name one that it launches: {names}")
+    return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from coda_lang.api import Program
+from coda_lang import api
 from coda_lang.cli import arrays, backend, terminal
 from coda_lang.cli.arguments import UsageError, collected
 from coda_lang.cli.comparison import comparison_table
@@ -24,7 +24,7 @@ RANDOM = "random"
 def run(options: argparse.Namespace) -> int:
     module = load(options.file)
     terminal.diagnostics(module.warnings)
-    program = Program(choose(module, options.kernel))
+    program = api.program(choose(module, options.kernel))
     how = backend.Options(
         options.backend,
         options.tile,
@@ -50,7 +50,7 @@ def run(options: argparse.Namespace) -> int:
 # -- arguments ---------------------------------------------------------------------------------------------------------
 
 
-def _arguments(program: Program, options: argparse.Namespace, tile: tuple[int, int]) -> Drawn:
+def _arguments(program: backend.Runnable, options: argparse.Namespace, tile: tuple[int, int]) -> Drawn:
     """What the options give, and random data for the rest."""
     sizes = collected("--dim", [pair for pairs in options.dim for pair in pairs])
     dtypes = collected("--dtype", options.dtype)
@@ -76,7 +76,7 @@ def _arguments(program: Program, options: argparse.Namespace, tile: tuple[int, i
         )
 
 
-def _known_name(program: Program, option: str, name: str) -> None:
+def _known_name(program: backend.Runnable, option: str, name: str) -> None:
     """Raises UsageError for a name that the kernel lacks, or that another option gives."""
     params = {p.name: p for p in program.ir.params}
     right = "--dim" if name in program.ir.axes else None
@@ -94,7 +94,7 @@ def _known_name(program: Program, option: str, name: str) -> None:
     raise UsageError(f"{program.name} has no {what} `{name}`", help)
 
 
-def _scalar(program: Program, p: Param, text: str) -> float | int:
+def _scalar(program: backend.Runnable, p: Param, text: str) -> float | int:
     assert isinstance(p.dtype, DType)
     try:
         return int(text) if p.dtype.kind in ("int", "bool") else float(text)
@@ -103,7 +103,9 @@ def _scalar(program: Program, p: Param, text: str) -> float | int:
         raise UsageError(f"`{p.name}` of {program.name} is {kind} ({p.dtype}), got `{text}`") from None
 
 
-def _from_files(program: Program, inputs: dict[str, str], dtypes: dict[str, str], cast: bool) -> dict[str, Any]:
+def _from_files(
+    program: backend.Runnable, inputs: dict[str, str], dtypes: dict[str, str], cast: bool
+) -> dict[str, Any]:
     """Arrays from files in the element types of the signature, a dtype parameter bound by the option or by a file."""
     params = {p.name: p for p in program.ir.params}
     names = {n: text for n, text in inputs.items() if text != RANDOM}
@@ -131,7 +133,7 @@ def _from_files(program: Program, inputs: dict[str, str], dtypes: dict[str, str]
 
 
 def _show(
-    program: Program,
+    program: backend.Runnable,
     options: argparse.Namespace,
     drawn: Drawn,
     ran: backend.Ran,
@@ -159,7 +161,7 @@ def _seconds(seconds: float) -> str:
 
 
 def _as_json(
-    program: Program,
+    program: backend.Runnable,
     options: argparse.Namespace,
     how: backend.Options,
     drawn: Drawn,

@@ -17,7 +17,7 @@ from coda_lang.ir.axes import Grid, conflict, join_named
 from coda_lang.ir.constants import BUILTIN, number_value, refuse_name
 from coda_lang.ir.module import Constant, FunctionEntity, Scope
 from coda_lang.ir.ops import OPS, REDUCTIONS, TILE_RESULTS, WELFORD_PARTS
-from coda_lang.ir.program import Attr, Kernel, Number, Output, Param, Store, Value
+from coda_lang.ir.program import Attr, Definition, Number, Output, Param, Store, Value
 from coda_lang.ir.report import Report
 from coda_lang.ir.signature import Signature, SignatureChecker, as_dim
 from coda_lang.ir.types import BOOL, DTYPES, F32, I64, VALUE_DTYPE, Dim, DType, Type, axis_dim
@@ -283,7 +283,8 @@ class BodyChecker:
             text = f"`{name}` is an output: storing does not bind a name"
             self.report.add("E0107", span, text, f"bind the value first: `{name} = …`, then `{name} <- {name}`")
             return
-        if (isinstance(entity, Kernel) or name in frame.scope.kernels) and not self.known_function(name, frame.scope):
+        is_kernel = isinstance(entity, Definition) or name in frame.scope.kernels
+        if is_kernel and not self.known_function(name, frame.scope):
             self.report.add("E0101", span, f"`{name}` is a kernel, not a value", _FROM_OUTSIDE)
             return
         if self.known_function(name, frame.scope):
@@ -471,7 +472,7 @@ class BodyChecker:
             )
         elif name == "tiles":
             self.report.add("E0103", expr.function_span, "tiles(X) is an extent, not a value", "write `over=tiles(X)`")
-        elif name in frame.scope.kernels or isinstance(frame.scope.names.get(name), Kernel):
+        elif name in frame.scope.kernels or isinstance(frame.scope.names.get(name), Definition):
             self.report.add("E0103", expr.function_span, f"`{name}` is a kernel, not a function", _FROM_OUTSIDE)
         elif name in frame.locals or name in frame.scope.names or (frame.function is None and self._is_input(name)):
             text = f"`{name}` is a value, not a function"
@@ -564,6 +565,8 @@ class BodyChecker:
         for statement in function.body:
             if isinstance(statement, s.Bind):
                 self.bind(statement, frame)
+            elif isinstance(statement, s.Perform):
+                self.refuse_perform(statement)
             else:
                 text = "a function stores nothing"
                 self.report.add("E0407", statement.span, text, "return the value and store it in the kernel")
@@ -784,6 +787,10 @@ class BodyChecker:
             if target.text != "_":
                 self.bind_name(target, result, frame)
 
+    def refuse_perform(self, statement: s.Perform) -> None:
+        text = "an expression alone does nothing"
+        self.report.add("E0410", statement.span, text, f"bind its value: `y = {statement.value.function}(…)`")
+
     def bind_name(self, target: s.Target, result: Operand, frame: Frame) -> None:
         name = target.text
         if refuse_name(name, target.span, self.report):
@@ -868,6 +875,8 @@ class BodyChecker:
         for statement in self._definition.body:
             if isinstance(statement, s.Bind):
                 self.bind(statement, frame)
+            elif isinstance(statement, s.Perform):
+                self.refuse_perform(statement)
             else:
                 self.store(statement, frame)
         inout = [p for p in self.signature.params if p.inout]
@@ -889,7 +898,7 @@ class BodyChecker:
 
 _SELECT = ("condition", "x", "y")
 _OPTIONAL = {"pick": ("ignore",)}
-_FROM_OUTSIDE = "kernels, maps and reduces are called from Python, one after another"
+_FROM_OUTSIDE = "kernels, maps and reduces are called in a `block`, or from Python"
 _SPECIAL: dict[str, Callable[[BodyChecker, s.Call, Frame], Operands]] = {
     "pairs": BodyChecker.pairs,
     "unpairs": BodyChecker.unpairs,

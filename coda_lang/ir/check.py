@@ -14,12 +14,13 @@ from pathlib import Path
 from coda_lang.errors import CodaError, Note, did_you_mean, in_order
 from coda_lang.ir import rules
 from coda_lang.ir.axes import Grid
+from coda_lang.ir.block import BlockChecker, called
 from coda_lang.ir.body import AbandonedError, BodyChecker
 from coda_lang.ir.constants import constant_value, refuse_name
 from coda_lang.ir.module import Constant, FunctionEntity, Module, Scope
 from coda_lang.ir.ops import OPS, REDUCTIONS
 from coda_lang.ir.passes import tidy
-from coda_lang.ir.program import Kernel, Output, Param, Product
+from coda_lang.ir.program import Definition, Kernel, Output, Param, Product
 from coda_lang.ir.report import Report
 from coda_lang.ir.signature import Signature, SignatureChecker
 from coda_lang.ir.types import F32, Dim, axis_dim
@@ -85,6 +86,7 @@ class _ModuleChecker:
     def check(self) -> Module:
         functions: list[s.Function] = []
         kernels: list[s.KernelDef] = []
+        blocks: dict[str, s.KernelDef] = {}
         declared: dict[str, Span] = {}
         for d in self.file.definitions:
             match d:
@@ -102,14 +104,22 @@ class _ModuleChecker:
                         self.scope.names[d.name] = FunctionEntity(d, self.scope)
                         functions.append(d)
                 case s.KernelDef():
-                    if self._declare(d.name, d.name_span, declared, is_kernel=True):
+                    fresh = self._declare(d.name, d.name_span, declared, is_kernel=True)
+                    if fresh:
                         self.scope.kernels.add(d.name)
-                    kernels.append(d)
+                    if d.kind != "block":
+                        kernels.append(d)
+                    else:  # one that is defined twice is checked too, but cannot be called
+                        blocks[d.name if fresh else f"{d.name}@{d.span.start}"] = d
         self._recursion(functions)
         for function in functions:
             self._function(function)
         for kernel in kernels:
             self._kernel(kernel)
+        for name in self._blocks_in_order(blocks):
+            block = BlockChecker(blocks[name], self.scope, self.report).check()
+            if block is not None and self.scope.places.get(name) == block.span:
+                self.scope.names[name] = block
         if self.report.errors:
             raise CodaError(self.report.errors)
         return Module(str(self.path), self.file.doc, self.scope, tuple(in_order(self.report.warnings)))
@@ -138,7 +148,7 @@ class _ModuleChecker:
         for item in d.names:
             name = item.alias or item.name
             imported = module.scope.names.get(item.name) if module is not None else None
-            if not self._declare(name, item.span, declared, isinstance(imported, Kernel)):
+            if not self._declare(name, item.span, declared, isinstance(imported, Definition)):
                 continue
             if module is None:
                 self.scope.poisoned.add(name)
@@ -183,22 +193,22 @@ class _ModuleChecker:
 
     def _recursion(self, functions: list[s.Function]) -> None:
         """Functions are inlined, so none may reach itself. Only functions of one file can: imports have no cycles."""
-        calls = {d.name: list(_calls(d)) for d in functions}
-        done: set[str] = set()
-        for first in functions:
-            path = [first.name]  # the calls that lead to where the walk is
-            while path:
-                here = path[-1]
-                call = calls[here].pop(0) if calls[here] else None
-                if call is None:
-                    done.add(path.pop())
-                elif call.function in path:
-                    chain = " → ".join(f"`{n}`" for n in (*path[path.index(call.function) :], call.function))
-                    text = f"`{call.function}` calls itself" if call.function == here else f"a circle of calls: {chain}"
-                    self.report.add("E0110", call.function_span, text, "functions are inlined and cannot recur")
-                    self.scope.recursive.update(path[path.index(call.function) :])
-                elif call.function in calls and call.function not in done:
-                    path.append(call.function)
+        _, circles = _walk_calls({d.name: list(_calls(d)) for d in functions})
+        for call, path in circles:
+            self._circle("E0110", call, path, "functions are inlined and cannot recur")
+            self.scope.recursive.update(path)
+
+    def _circle(self, code: str, call: s.Call, path: list[str], help: str) -> None:
+        chain = " → ".join(f"`{n}`" for n in (*path, call.function))
+        text = f"`{call.function}` calls itself" if len(path) == 1 else f"a circle of calls: {chain}"
+        self.report.add(code, call.function_span, text, help)
+
+    def _blocks_in_order(self, blocks: dict[str, s.KernelDef]) -> list[str]:
+        """Each block after those that it calls."""
+        order, circles = _walk_calls({name: list(called(d)) for name, d in blocks.items()})
+        for call, path in circles:
+            self._circle("E0508", call, path, "a block is a fixed list of launches")
+        return order
 
     def _function(self, d: s.Function) -> None:
         """Check a function's names and calls on arguments of unknown type; types are checked where it is called."""
@@ -320,6 +330,24 @@ _SOME_GRID = Grid(axis_dim("M"), axis_dim("N"))
 def _calls(d: s.Function) -> Iterator[s.Call]:
     for expr in (*(p.default for p in d.params if p.default is not None), *(st.value for st in d.body), *d.results):
         yield from (e for e in s.walk(expr) if isinstance(e, s.Call))
+
+
+def _walk_calls(calls: dict[str, list[s.Call]]) -> tuple[list[str], list[tuple[s.Call, list[str]]]]:
+    """Definitions, each after those that it calls; and each call that closes a circle, with the names on it."""
+    pending = {name: iter(own) for name, own in calls.items()}
+    order: dict[str, None] = {}
+    circles = []
+    for first in calls:
+        path = [first] if first not in order else []  # the calls that lead to where the walk is
+        while path:
+            call = next(pending[path[-1]], None)
+            if call is None:
+                order[path.pop()] = None
+            elif call.function in path:
+                circles.append((call, path[path.index(call.function) :]))
+            elif call.function in calls and call.function not in order:
+                path.append(call.function)
+    return list(order), circles
 
 
 def _make_grid(rows: Dim, cols: Dim, signature: Signature) -> Grid:

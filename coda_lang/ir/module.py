@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from coda_lang.errors import Diagnostic
-from coda_lang.ir.program import Kernel, Number
+from coda_lang.ir.program import Block, Definition, Kernel, Number
 from coda_lang.parser.syntax import Function
 from coda_lang.source import Span
 
@@ -25,7 +25,7 @@ class FunctionEntity:
     scope: Scope
 
 
-Entity = Constant | FunctionEntity | Kernel
+Entity = Constant | FunctionEntity | Kernel | Block
 
 
 @dataclass(eq=False)
@@ -62,5 +62,14 @@ class Module:
     warnings: tuple[Diagnostic, ...] = ()
 
     @property
+    def programs(self) -> dict[str, Kernel | Block]:
+        """Kernels, maps, reduces and blocks, in the order of the file."""
+        found = {name: e for name, e in self.scope.names.items() if isinstance(e, Definition)}
+        return dict(sorted(found.items(), key=lambda item: self._place(item[0])))
+
+    @property
     def kernels(self) -> dict[str, Kernel]:
-        return {name: e for name, e in self.scope.names.items() if isinstance(e, Kernel)}
+        return {name: e for name, e in self.programs.items() if isinstance(e, Kernel)}
+
+    def _place(self, name: str) -> int:
+        return self.scope.places[name].start if name in self.scope.places else 0

@@ -107,11 +107,11 @@ class Store:
     span: Span = field(default=NOWHERE, compare=False)
 
 
-@dataclass(frozen=True)
-class Kernel:
-    """A kernel (one product), a map (none) or a reduce (combines partials)."""
+@dataclass(frozen=True, kw_only=True)
+class Definition:
+    """The signature of what can be called: a kernel, map, reduce or block."""
 
-    kind: Literal["kernel", "map", "reduce"]
+    kind: Literal["kernel", "map", "reduce", "block"]
     name: str
     doc: str
     axes: tuple[str, ...]
@@ -119,11 +119,6 @@ class Kernel:
     dtypes: tuple[DTypeParam, ...]
     params: tuple[Param, ...]
     outputs: tuple[Output, ...]
-    product: Product | None
-    rows: Dim | None  # the tile grid: the accumulator's extents; None in a reduce
-    cols: Dim | None
-    values: tuple[Value, ...]
-    stores: tuple[Store, ...]
     span: Span = field(default=NOWHERE, compare=False)
 
     def param(self, name: str) -> Param:
@@ -133,3 +128,64 @@ class Kernel:
         """What a store writes: the output of that name, or the ``inout`` input."""
         targets: tuple[Output | Param, ...] = (*self.outputs, *self.params)
         return next(t for t in targets if t.name == name)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kernel(Definition):
+    """A kernel (one product), a map (none) or a reduce (combines partials)."""
+
+    product: Product | None
+    rows: Dim | None  # the tile grid: the accumulator's extents; None in a reduce
+    cols: Dim | None
+    values: tuple[Value, ...]
+    stores: tuple[Store, ...]
+
+
+@dataclass(frozen=True)
+class Scalar:
+    """A number that a block passes by value: const, axis (a length), param (of the block), or neg add sub mul div."""
+
+    op: str
+    args: tuple[Scalar, ...] = ()
+    attr: Number | Dim | str | None = None
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """An array of a block: an input, or the result of a step. `tiles(X)` belongs to the step that ``of`` names."""
+
+    name: str
+    dtype: DType | str
+    dims: tuple[Dim, ...]
+    span: Span = field(default=NOWHERE, compare=False)
+
+
+@dataclass(frozen=True)
+class Step:
+    """One call of a block: arguments by the callee's names, and the names that its results get."""
+
+    callee: Kernel | Block
+    tensors: tuple[tuple[str, str], ...]
+    scalars: tuple[tuple[str, Scalar], ...]
+    axes: tuple[tuple[str, Dim], ...]
+    results: tuple[tuple[str, str], ...]
+    span: Span = field(default=NOWHERE, compare=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Block(Definition):
+    """A composition: steps in order, and for each output the result that it is. ``by`` is an axis, and how much of it
+    the block works on at a time."""
+
+    by: tuple[str, int] | None
+    tensors: tuple[Tensor, ...]
+    steps: tuple[Step, ...]
+    stores: tuple[tuple[str, str], ...]
+
+    def kernels(self) -> list[Kernel]:
+        """What it launches, inner blocks too, each once."""
+        found: dict[int, Kernel] = {}
+        for step in self.steps:
+            for kernel in step.callee.kernels() if isinstance(step.callee, Block) else [step.callee]:
+                found.setdefault(id(kernel), kernel)
+        return list(found.values())

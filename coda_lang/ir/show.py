@@ -5,17 +5,51 @@ from __future__ import annotations
 from coda_lang.domains import show_domain
 from coda_lang.ir.axes import Grid
 from coda_lang.ir.ops import CLASSES, OPS
-from coda_lang.ir.program import Attr, Kernel, Output, Param, Value
+from coda_lang.ir.program import Attr, Block, Definition, Kernel, Output, Param, Scalar, Value
 from coda_lang.ir.types import Dim, DType
 
 
-def show(kernel: Kernel) -> str:
-    """A kernel as the backends see it. It is for reading; nothing parses it."""
-    lines = [f"{kernel.kind} {kernel.name}{_axes(kernel)}  // {kernel.span}"]
-    targets: list[tuple[str, str, str]] = [("inout" if p.inout else "input", p.name, _param(p)) for p in kernel.params]
-    targets += [("output", o.name, _type(o) + ("?" if o.optional else "")) for o in kernel.outputs]
+def show(definition: Kernel | Block) -> str:
+    """A kernel or block as the backends see it. It is for reading; nothing parses it."""
+    return _block(definition) if isinstance(definition, Block) else _kernel(definition)
+
+
+def _block(block: Block) -> str:
+    lines = _signature(block)
+    if block.by is not None:
+        lines.append(f"  pieces  of {block.by[1]} along {block.by[0]}")
+    types = {t.name: t for t in block.tensors}
+    for i, step in enumerate(block.steps):
+        results = ", ".join(f"{t} ({o})" if t != o else t for o, t in step.results)
+        given = [f"{p}={t}" for p, t in step.tensors] + [f"{p}={_scalar(x)}" for p, x in step.scalars]
+        line = f"  {i}: {results}{' = ' if results else ''}{step.callee.name}({', '.join(given)})"
+        lines += ["", f"{line}  // line {step.span.line}"]
+        lines.append(f"       where {', '.join(f'{n} = {d}' for n, d in step.axes)}")
+        lines += [f"       {t}: {types[t].dtype}[{', '.join(map(str, types[t].dims))}]" for _, t in step.results]
+    return "\n".join([*lines, "", *(f"  {o} <- {t}" for o, t in block.stores)])
+
+
+def _scalar(x: Scalar) -> str:
+    if not x.args:
+        return _number(x.attr) if isinstance(x.attr, (bool, int, float)) else str(x.attr)
+    if x.op == "neg":
+        return f"-{_scalar(x.args[0])}"
+    return f"({f' {_SIGNS[x.op]} '.join(map(_scalar, x.args))})"
+
+
+_SIGNS = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
+
+
+def _signature(definition: Definition) -> list[str]:
+    lines = [f"{definition.kind} {definition.name}{_axes(definition)}  // {definition.span}"]
+    targets = [("inout" if p.inout else "input", p.name, _param(p)) for p in definition.params]
+    targets += [("output", o.name, _type(o) + ("?" if o.optional else "")) for o in definition.outputs]
     width = max((len(name) for _, name, _ in targets), default=0)
-    lines += [f"  {kind:<7} {name:<{width}}  {text}".rstrip() for kind, name, text in targets]
+    return lines + [f"  {kind:<7} {name:<{width}}  {text}".rstrip() for kind, name, text in targets]
+
+
+def _kernel(kernel: Kernel) -> str:
+    lines = _signature(kernel)
     if kernel.rows is not None and kernel.cols is not None:
         lines.append(f"  tiles   of [{kernel.rows}, {kernel.cols}]")
     if kernel.product is not None:
@@ -28,7 +62,7 @@ def show(kernel: Kernel) -> str:
     return "\n".join(lines)
 
 
-def _axes(kernel: Kernel) -> str:
+def _axes(kernel: Definition) -> str:
     splits = {s.axis: f" = {s.outer} * {s.inner}" for s in kernel.splits}
     implied = {d.axis for s in kernel.splits for d in (s.outer, s.inner)}
     axes = [a + splits.get(a, "") for a in kernel.axes if a not in implied or a in splits]

@@ -53,6 +53,9 @@ class SignatureChecker:
         d = self.definition
         for axis in d.axes:
             self._declare(axis.name, axis.span)
+            if axis.by is not None and d.kind != "block":
+                text = f"a {d.kind} is not cut along `{axis.name}`: its tiles are a matter of how it is compiled"
+                self.report.add("E0511", axis.span, text, "cut a `block` that calls it")
         for axis in d.axes:
             if axis.split is not None:
                 self._split(axis)

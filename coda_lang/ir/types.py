@@ -38,7 +38,8 @@ class Dim:
     """One extent: ``coef · axis``, a constant (no axis), or ``tiles(axis)``.
 
     ``tiles(X)`` is the number of tiles of the accumulator along X, whatever the tile's size. In a reduce it
-    is opaque and belongs to one input, named by ``of``: partials of two kernels may be tiled differently.
+    is opaque and belongs to one input, named by ``of``: partials of two kernels may be tiled differently. In a block
+    ``of`` names the step that made the partials.
     """
 
     coef: Fraction
@@ -50,10 +51,10 @@ class Dim:
         return Dim(self.coef * factor, self.axis, self.tiled, self.of)
 
     def __str__(self) -> str:
+        if self.tiled:
+            return f"tiles({Dim(self.coef, self.axis)})"
         if self.axis is None:
             return str(self.coef)
-        if self.tiled:
-            return f"tiles({self.axis})"
         up, down = self.coef.numerator, self.coef.denominator
         return ("" if up == 1 else f"{up}*") + self.axis + ("" if down == 1 else f"/{down}")
 

@@ -71,7 +71,9 @@ class Builder(Transformer_NonRecursive[Token, Any]):
 
     def _stray(self, token: Token) -> Diagnostic:
         text = "this string documents nothing"
-        return Diagnostic("E0007", self._at(token), text, "put it right before a kernel, map, reduce, fn or const")
+        return Diagnostic(
+            "E0007", self._at(token), text, "put it right before a kernel, map, reduce, block, fn or const"
+        )
 
     def import_(self, meta: Meta, children: list[Any]) -> s.Import:
         path, *names = children
@@ -111,8 +113,8 @@ class Builder(Transformer_NonRecursive[Token, Any]):
         return axes, tuple(c for c in children if isinstance(c, s.DTypeDef))
 
     def axis(self, meta: Meta, children: list[Any]) -> s.AxisDef:
-        name, split = children
-        return s.AxisDef(str(name), split, span=self._at(meta))
+        name, split, by = children
+        return s.AxisDef(str(name), split, by and str(by), span=self._at(meta))
 
     def dtype_param(self, meta: Meta, children: list[Any]) -> s.DTypeDef:
         name, *choices = children
@@ -184,6 +186,9 @@ class Builder(Transformer_NonRecursive[Token, Any]):
     def accumulate(self, meta: Meta, children: list[Any]) -> s.StoreTo:
         target = s.Target(str(children[0]), span=self._at(children[0]))
         return s.StoreTo(target, children[1], True, span=self._at(meta))
+
+    def perform(self, meta: Meta, children: list[Any]) -> s.Perform:
+        return s.Perform(self.call(meta, children), span=self._at(meta))
 
     def exprs(self, meta: Meta, children: list[Any]) -> tuple[s.Expr, ...]:
         return tuple(children)

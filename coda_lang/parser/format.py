@@ -279,6 +279,8 @@ class _Formatter:
     def _statement(self, st: s.Statement) -> _Item:
         if isinstance(st, s.Bind):
             start = ", ".join(t.text for t in st.targets) + " = "
+        elif isinstance(st, s.Perform):
+            start = ""
         else:
             start = f"{st.target.text} {'+<-' if st.accumulate else '<-'} "
         span = st.span

@@ -12,7 +12,7 @@ from lark.exceptions import UnexpectedCharacters, UnexpectedEOF, UnexpectedInput
 from coda_lang.errors import Diagnostic
 from coda_lang.source import Source, Span
 
-_DEFINES = frozenset({"import", "const", "fn", "kernel", "map", "reduce"})
+_DEFINES = frozenset({"import", "const", "fn", "kernel", "map", "reduce", "block"})
 KEYWORDS = _DEFINES | {"as", "return", "inout", "in", "or", "and", "not", "true", "false", "round"}
 _CLOSERS = {"(": ")", "[": "]", "{": "}"}
 _STRINGS_AND_COMMENTS = r'"""(?:[^\\]|\\.)*?"""|"(?:[^"\\\n]|\\.)*"|//[^\n]*'
@@ -45,11 +45,12 @@ _WORDS = {
     "def": _FUNCTION,
     "lambda": _FUNCTION,
     "from": 'imports are written `import "file.coda" { name }`',
-    "block": "a file holds kernels, maps and reduces; call them one after another from Python",
 }
 
+_NEXT = r"[^\W\d]\w*(?:\s*,\s*[^\W\d]\w*)*\s*(?:=(?!=)|<-|\+<-)|return\b|\}"
+
 _SHOWN = {
-    "NAME": "a name", "NUMBER": "a number", "DOC": "a string", "KIND": "`kernel`, `map` or `reduce`",
+    "NAME": "a name", "NUMBER": "a number", "DOC": "a string", "KIND": "`kernel`, `map`, `reduce` or `block`",
     "$END": "the end of the file", "OPTIONAL": "`?`", "ELLIPSIS": "`...`",
     "LESS": "`<`", "GREATER": "`>`", "EQUAL": "`=`", "LPAR": "`(`", "RPAR": "`)`", "LSQB": "`[`", "RSQB": "`]`",
     "LBRACE": "`{`", "RBRACE": "`}`", "COMMA": "`,`", "COLON": "`:`", "SEMICOLON": "`;`", "DOT": "`.`",
@@ -58,7 +59,7 @@ _SHOWN = {
 _STARTS = frozenset({"NAME", "NUMBER", "LPAR", "MINUS"})  # what every place of an expression accepts
 _COMPARISONS = frozenset({"EQ", "NE", "LE", "GE", "LESS", "GREATER"})
 _OPERATORS = _COMPARISONS | {"PLUS", "MINUS", "STAR", "SLASH", "PERCENT", "AT", "DOT", "AND", "OR"}
-_DEFINITION = "a definition: `kernel`, `map`, `reduce`, `fn`, `const` or `import`"
+_DEFINITION = "a definition: `kernel`, `map`, `reduce`, `block`, `fn`, `const` or `import`"
 
 
 def explain(error: UnexpectedInput, source: Source) -> tuple[Diagnostic, int]:
@@ -180,6 +181,12 @@ class _Stop:
         if token in (")", "]", "}") and not self._opened():
             help = "remove it, or add what it should close"
             return Diagnostic("E0004", self.span, f"this `{token}` closes nothing", help)
+        opener = self._unclosed()
+        if opener is not None:
+            char = self.source.text[opener]
+            at = Span(self.source, opener, opener + 1)
+            text = f"this `{char}` is not closed before the next statement"
+            return Diagnostic("E0004", at, text, f"add the missing `{_CLOSERS[char]}`")
         expected = _expected(self.accepts)
         if self.between_definitions and self.ends_expression:
             expected = "an operator or the next definition"
@@ -190,6 +197,18 @@ class _Stop:
         """Whether the word before the token was read as a new statement, but stands behind an expression."""
         line = self.source.text[self.source.text.rfind("\n", 0, start) + 1 : start].rstrip()
         return {"EQUAL", "__ANON_2"} <= self.accepts and line[-1:] not in ("", "{", "}", ",")
+
+    def _unclosed(self) -> int | None:
+        """Where a bracket stands that is open although a statement or the end of the body follows on a new line.
+
+        A line of a longer list looks like a statement too (`a=x`), but its brackets close.
+        """
+        if not self.starts_line or not re.match(_NEXT, self.source.text[self.at :]):
+            return None
+        end = self.source.text.find("\n", self.at)
+        stack = _open_brackets(self.source.text[: end if end >= 0 else None])
+        inner = [i for i in stack if self.source.text[i] != "{" and i < self.at]
+        return inner[-1] if inner else None
 
     def _opened(self) -> bool:
         text = self.source.text
@@ -248,8 +267,6 @@ class _Stop:
             return "only a function returns: a kernel stores its outputs with `<-`"
         if self.word == "round" and token == "(":
             return "write `round<bf16>(x)`"
-        if "__ANON_2" in accepts and token == "(":
-            return "an expression alone does nothing: bind its value, `y = f(x)`"
         if "__ANON_2" in accepts and token == "[":
             return "a store writes the whole output: `output <- value`"
         if self.between_definitions:
@@ -274,7 +291,7 @@ class _Stop:
         if self.token == "," and self.ends_expression:
             return "several results are returned from braces: `fn f(x) { return x, y }`"
         if self.error.token.type == "NAME" and re.match(r"\w+\s*(=|<-|\+<-|,)", self.source.text[self.at :]):
-            return "statements stand in the braces of a kernel, map, reduce or function"
+            return "statements stand in the braces of a kernel, map, reduce, block or function"
         return None
 
 

@@ -23,7 +23,7 @@ RECOVERY_LIMIT = 50_000
 NAME_LIMIT = 100
 SIZE_LIMIT = 4 * 2**20  # bytes of a file; the longest program of a person has some thousands
 
-_DEFINITION = re.compile(r'^(?:"|import\b|const\b|fn\b|kernel\b|map\b|reduce\b)', re.M)
+_DEFINITION = re.compile(r'^(?:"|import\b|const\b|fn\b|kernel\b|map\b|reduce\b|block\b)', re.M)
 _STATEMENT = re.compile(r"^[ \t]*(?:[^\W\d]\w*(?:[ \t]*,[ \t]*[^\W\d]\w*)*[ \t]*(?:=(?!=)|<-|\+<-)|\}|return\b)", re.M)
 
 

@@ -177,7 +177,14 @@ class StoreTo(Node):
     accumulate: bool
 
 
-Statement = Bind | StoreTo
+@dataclass(frozen=True)
+class Perform(Node):
+    """A call on its own: what a block calls for its `inout` arguments."""
+
+    value: Call
+
+
+Statement = Bind | StoreTo | Perform
 
 
 @dataclass(frozen=True)
@@ -210,8 +217,11 @@ class OutputDef(Node):
 
 @dataclass(frozen=True)
 class AxisDef(Node):
+    """``by`` is the number of rows that a block works on at a time, as it was written."""
+
     name: str
     split: DimExpr | None = None
+    by: str | None = None
 
 
 @dataclass(frozen=True)
@@ -261,7 +271,7 @@ class Function(Node):
 
 @dataclass(frozen=True)
 class KernelDef(Node):
-    """A kernel, map or reduce; ``kind`` is its keyword."""
+    """A kernel, map, reduce or block; ``kind`` is its keyword."""
 
     kind: str
     name: str

@@ -180,9 +180,14 @@ def type_(t: s.TypeExpr) -> str:
 def axes(k: s.KernelDef) -> str:
     if not k.axes:
         return ""
-    names = ", ".join(a.name if a.split is None else f"{a.name} = {extent(a.split, ' ')}" for a in k.axes)
+    names = ", ".join(map(_axis, k.axes))
     dtypes = ", ".join(f"{d.name}: {' | '.join(d.choices)}" for d in k.dtypes)
     return f"<{names}; {dtypes}>" if dtypes else f"<{names}>"
+
+
+def _axis(a: s.AxisDef) -> str:
+    split = "" if a.split is None else f" = {extent(a.split, ' ')}"
+    return a.name + split + ("" if a.by is None else f" by {a.by}")
 
 
 def param(p: s.ParamDef) -> str:

@@ -20,7 +20,7 @@ TORCH = "torch"
 
 def host_call(case: Case) -> Call:
     """The call on host arrays: enough to know what has to be compiled."""
-    return case.program._caller.call(case.arguments(), case.outputs, None)
+    return case.program.caller.call(case.arguments(), case.outputs, None)
 
 
 def emitted(case: Case) -> Emitted:
@@ -53,7 +53,7 @@ class GpuRun:
         program = case.program
         self.arguments = case.arguments(seed)
         on_device = device_arguments(self.arguments)
-        first = program._caller.call(on_device, case.outputs, None)
+        first = program.caller.call(on_device, case.outputs, None)
         config = program.gpu.config(first, case.config, _tapped(case))
         self.kernel = first.kernel
         self.tile = program.gpu.emit(first, config, _tapped(case)).tile or DEFAULT_TILE
@@ -65,7 +65,7 @@ class GpuRun:
             assert first.kernel.cols is not None
             shape = (binding.length(first.kernel.rows), binding.length(first.kernel.cols))
             self.tap = poisoned(shape, "f32")
-        call = program._caller.call(on_device, case.outputs, out)
+        call = program.caller.call(on_device, case.outputs, out)
         self.plan: Planned = program.gpu.plan(call, config, tap=self.tap)
 
     def results(self) -> dict[str, Array]:

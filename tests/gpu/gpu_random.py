@@ -112,7 +112,7 @@ class Drawn:
         return unit is not None and unit.source == self.emitted.source
 
     def call(self, extents: dict[str, int]) -> Call:
-        return self.program._caller.call(self.arguments(extents, "normal"), self.outputs, None)
+        return self.program.caller.call(self.arguments(extents, "normal"), self.outputs, None)
 
     def arguments(self, extents: dict[str, int], mode: str, seed: int = 0) -> dict[str, Any]:
         kernel: Kernel = self.program.ir

@@ -1,0 +1,221 @@
+"""Blocks on the GPU: every launch prepared once, temporaries in one allocation, and nothing but launches afterwards."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from coda_lang import arrays
+from coda_lang.arrays import ITEM_BYTES, ArrayView, packed_strides
+from coda_lang.backend_cutlass.abi import output_key
+from coda_lang.backend_cutlass.program import Planned
+from coda_lang.binding import Binding
+from coda_lang.blocks import arena
+from coda_lang.blocks.expand import Expansion, Launch, Piece, Tile, begin, expand
+from coda_lang.call import Call, aliased
+from coda_lang.errors import ArgumentError
+from coda_lang.ir.program import Block, Kernel
+
+if TYPE_CHECKING:
+    from coda_lang.blocks.program import BlockProgram
+
+_KEPT = 8  # plans of one block that are kept, each with its temporaries
+
+
+class PlannedBlock:
+    """A prepared call of a block. Calling it launches; ``outputs`` maps names to the arrays that each run writes.
+
+    ``memory`` says what the temporaries take. A plan has one set of them: run it on one stream at a time.
+    """
+
+    def __init__(
+        self, made: Expansion, launches: list[Planned], memory: arena.Arena, outputs: dict[str, Any], where: _Where
+    ) -> None:
+        self._made, self._where = made, where
+        self.launches, self.memory, self.outputs = tuple(launches), memory, outputs
+
+    @property
+    def steps(self) -> list[tuple[Launch, Planned]]:
+        return list(zip(self._made.launches, self.launches, strict=True))
+
+    def views(self, launch: Launch) -> dict[str, ArrayView]:
+        """The inputs of a launch, where they lie."""
+        return self._where.views(launch.tensors)
+
+    def results(self, launch: Launch) -> dict[str, ArrayView]:
+        """The outputs of a launch, where they lie."""
+        return self._where.views(launch.outputs)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What makes each run slower than need be."""
+        return tuple(dict.fromkeys(note for planned in self.launches for note in planned.notes))
+
+    def __call__(self) -> dict[str, Any]:
+        for launch in self.launches:
+            launch()
+        return self.outputs
+
+    def bind(self, views: Mapping[str, ArrayView], outputs: dict[str, Any]) -> None:
+        """Points the plan at other arrays of the block, each of the form of the one it replaces.
+
+        Raises:
+            ArgumentError: an array differs, or would need a copy.
+        """
+        own = {**self._made.inputs, **self._made.outputs}
+        moved = {own[name]: view for name, view in views.items()}
+        for launch, planned in self.steps:
+            names = frozenset(p.name for p in launch.kernel.params)
+            pieces = {**launch.tensors, **{output_key(names, n): p for n, p in launch.outputs.items()}}
+            planned.bind({n: _rows(moved[p.buffer], p) for n, p in pieces.items() if p.buffer in moved})
+        self._where.placed |= moved
+        self.outputs = outputs
+
+
+class GpuBlock:
+    """A block's plans by the form of its arguments."""
+
+    def __init__(self, program: BlockProgram) -> None:
+        self._program = program
+        self._kept: dict[tuple[Any, ...], tuple[PlannedBlock, threading.Lock]] = {}
+
+    def run(self, call: Call[Block]) -> dict[str, Any]:
+        """Compute the call's outputs on its device and the current stream of its arrays' library."""
+        key = _form(call)
+        found = self._kept.get(key)
+        if found is None:
+            plan, lock = self.plan(call), threading.Lock()
+            while len(self._kept) >= _KEPT:
+                self._kept.pop(next(iter(self._kept)), None)
+            self._kept[key] = plan, lock
+            with lock:
+                return plan()
+        plan, lock = found
+        arrays_, views = _outputs(call)
+        with lock:  # what is launched reads this call's arguments
+            try:
+                plan.bind({**call.tensors, **views}, _results(call, arrays_))
+            except ArgumentError:  # an array that has to be copied to fit
+                return self.plan(call)()
+            return plan()
+
+    def plan(self, call: Call[Block]) -> PlannedBlock:
+        """Compile what is not compiled, allocate outputs and temporaries, and prepare every launch."""
+        call.check_out(None)
+        aliased(call)
+        outputs, views = _outputs(call)
+        made = begin(call.kernel, call.binding)
+        where = _Where(call, {made.inputs[n]: v for n, v in call.tensors.items()})
+        where.placed |= {made.outputs[n]: v for n, v in views.items()}
+        expand(
+            made, call.kernel, call.binding, {**call.defaults, **call.scalars}, _Schedules(self._program, call, where)
+        )
+        memory = arena.plan(made)
+        where.allocate(made, memory)
+        launches = [self._prepare(launch, where) for launch in made.launches]
+        return PlannedBlock(made, launches, memory, _results(call, outputs), where)
+
+    def _prepare(self, launch: Launch, where: _Where) -> Planned:
+        program = self._program.program(launch.kernel)
+        tensors, out = where.views(launch.tensors), where.views(launch.outputs)
+        call = program.caller.call({**tensors, **launch.scalars, **launch.axes}, list(out), out)
+        return program.gpu.plan(call)
+
+
+@dataclass
+class _Where:
+    """Where buffers lie; one that is not placed yet is taken to be aligned as it will be."""
+
+    call: Call[Block]
+    placed: dict[int, ArrayView]
+
+    def views(self, pieces: Mapping[str, Piece]) -> dict[str, ArrayView]:
+        return {n: self._view(p) for n, p in pieces.items()}
+
+    def allocate(self, made: Expansion, memory: arena.Arena) -> None:
+        """Places the temporaries, in one new allocation."""
+        assert self.call.device is not None
+        library = arrays.cuda_library(self.call.tensors.values())
+        words = max(memory.bytes, arena.ALIGNMENT) // 4
+        allocation = arrays.library(library).empty((words,), "i32", self.call.device)
+        base = arrays.view(allocation, "temporaries").pointer
+        for i, offset in memory.offsets.items():
+            self.placed[i] = self._packed(made.whole(i), base + offset, allocation)
+
+    def _view(self, piece: Piece) -> ArrayView:
+        held = self.placed.get(piece.buffer)
+        return self._packed(piece, arena.ALIGNMENT, None) if held is None else _rows(held, piece)
+
+    def _packed(self, piece: Piece, pointer: int, owner: Any) -> ArrayView:
+        library = arrays.cuda_library(self.call.tensors.values())
+        return ArrayView(
+            pointer, piece.shape, packed_strides(piece.shape), piece.dtype, self.call.device, owner, library
+        )
+
+
+@dataclass(frozen=True)
+class _Schedules:
+    """The GPU's kernels: each has the tile of its own schedule."""
+
+    program: BlockProgram
+    call: Call[Block]
+    where: _Where
+
+    def special(self, kernel: Kernel, passed: frozenset[str], asked: frozenset[str]) -> Kernel:
+        return self.program.special(kernel, passed, asked)
+
+    def tile(
+        self,
+        kernel: Kernel,
+        form: Kernel,
+        binding: Binding,
+        tensors: Mapping[str, Piece],
+        stored: Mapping[str, Piece],
+    ) -> Tile:
+        inner = Call(form, binding, self.where.views(tensors), {}, self.where.views(stored), self.call.device, {})
+        return self.program.program(kernel).gpu.tile(inner)
+
+
+def _rows(view: ArrayView, piece: Piece) -> ArrayView:
+    """The piece's rows of a whole buffer."""
+    if not view.shape or piece.shape == view.shape:
+        return view
+    start = view.pointer + piece.first * view.strides[0] * ITEM_BYTES[view.dtype]
+    return ArrayView(start, piece.shape, view.strides, view.dtype, view.device, view.owner, view.library, view.readonly)
+
+
+def _outputs(call: Call[Block]) -> tuple[dict[str, Any], dict[str, ArrayView]]:
+    """The caller's arrays, or new ones of the library that the arguments come from."""
+    assert call.device is not None
+    library = arrays.library(arrays.cuda_library(call.tensors.values()))
+    made, views = {}, dict(call.out)
+    for o in call.kernel.outputs:
+        dtype = call.binding.dtype(o).name
+        if o.name in call.out:
+            made[o.name] = call.out[o.name].owner
+        else:
+            made[o.name] = library.empty(call.binding.shape(o), dtype, call.device)
+            views[o.name] = arrays.view(made[o.name], o.name, dtype)
+    return made, views
+
+
+def _results(call: Call[Block], outputs: Mapping[str, Any]) -> dict[str, Any]:
+    inout = {p.name for p in call.kernel.params if p.inout}
+    return {n: call.tensors[n].owner if n in inout else outputs[n] for n in call.order}
+
+
+def _form(call: Call[Block]) -> tuple[Any, ...]:
+    """What a plan depends on, but for the addresses of the block's own arrays."""
+    assert call.device is not None
+    views = {**call.tensors, **{f"out {n}": v for n, v in call.out.items()}}
+    return (
+        id(call.kernel),
+        tuple((n, v.shape, v.strides, v.dtype, v.library, v.pointer % 16) for n, v in views.items()),
+        tuple((n, repr(x)) for n, x in call.scalars.items()),  # as text: 0.0 and -0.0 are equal, but not the same
+        tuple(call.binding.extents.items()),
+        tuple(call.binding.dtypes.items()),
+        call.device,
+        arrays.current_stream(call.tensors.values(), call.device),
+    )

@@ -1,0 +1,1 @@
+"""Blocks: compositions of kernels that run as one."""

@@ -1,0 +1,235 @@
+"""A call of a block as a list of launches: every length known, inner blocks opened up, pieces cut."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import numpy as np
+
+from coda_lang.binding import Binding, Shape, bind
+from coda_lang.errors import ArgumentError
+from coda_lang.ir import prune
+from coda_lang.ir.program import Block, Kernel, Number, Output, Param, Scalar, Step
+from coda_lang.ir.types import DType
+
+Tile = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """An array that launches read or write. Temporaries live from the first launch that writes them to the last that
+    reads them; ``role`` is ``input``, ``output`` or ``temporary``."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    role: str
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A buffer by its number, or rows ``first … last`` of it."""
+
+    buffer: int
+    first: int
+    last: int
+    shape: tuple[int, ...]
+    dtype: str
+
+    def rows(self, first: int, last: int) -> Piece:
+        return replace(self, first=self.first + first, last=self.first + last, shape=(last - first, *self.shape[1:]))
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One kernel, map or reduce: its inputs and outputs by name, and what it is told by value."""
+
+    kernel: Kernel
+    tensors: dict[str, Piece]
+    scalars: dict[str, Number]
+    axes: dict[str, int]
+    outputs: dict[str, Piece]
+    tile: Tile
+
+
+@dataclass
+class Expansion:
+    """``inputs`` and ``outputs`` are the numbers of the block's own arrays by name."""
+
+    buffers: list[Buffer] = field(default_factory=list)
+    launches: list[Launch] = field(default_factory=list)
+    inputs: dict[str, int] = field(default_factory=dict)
+    outputs: dict[str, int] = field(default_factory=dict)
+
+    def whole(self, i: int) -> Piece:
+        buffer = self.buffers[i]
+        return Piece(i, 0, buffer.shape[0] if buffer.shape else 1, buffer.shape, buffer.dtype)
+
+
+class Kernels(Protocol):
+    """What an expansion asks of a backend."""
+
+    def special(self, kernel: Kernel, passed: frozenset[str], asked: frozenset[str]) -> Kernel:
+        """The kernel of one kind of call."""
+
+    def tile(
+        self,
+        kernel: Kernel,
+        form: Kernel,
+        binding: Binding,
+        tensors: Mapping[str, Piece],
+        stored: Mapping[str, Piece],
+    ) -> Tile:
+        """The rows and columns of the tile that a kernel's special form will use; `stored` are the outputs that are
+        placed already."""
+
+
+def begin(block: Block, binding: Binding) -> Expansion:
+    """The buffers of a block's own arrays."""
+    made = Expansion()
+    for p in block.params:
+        if not p.host:
+            made.inputs[p.name] = _buffer(made, Buffer(p.name, binding.shape(p), binding.dtype(p).name, "input")).buffer
+    for o in block.outputs:
+        made.outputs[o.name] = _buffer(made, Buffer(o.name, binding.shape(o), binding.dtype(o).name, "output")).buffer
+    return made
+
+
+def expand(
+    made: Expansion, block: Block, binding: Binding, scalars: Mapping[str, Number], kernels: Kernels
+) -> Expansion:
+    """Adds the launches of a call of a specialised block to what `begin` made.
+
+    Args:
+        binding: the lengths and element types of the call.
+        scalars: the host scalars, by name; those that were not passed have their defaults.
+
+    Raises:
+        ArgumentError: the lengths do not suit a step.
+    """
+    tensors = {n: made.whole(i) for n, i in made.inputs.items()}
+    outputs = {n: made.whole(i) for n, i in made.outputs.items()}
+    _Expander(made, kernels).block(block, binding, tensors, dict(scalars), outputs)
+    return made
+
+
+@dataclass
+class _Expander:
+    made: Expansion
+    kernels: Kernels
+
+    def block(
+        self,
+        block: Block,
+        binding: Binding,
+        tensors: dict[str, Piece],
+        scalars: dict[str, Number],
+        outputs: dict[str, Piece],
+    ) -> None:
+        """All steps, or those of each piece in turn."""
+        if block.by is None:
+            self._steps(block, binding, tensors, scalars, outputs)
+            return
+        axis, size = block.by
+        length = binding.extents[axis]
+        targets: list[Param | Output] = [*block.params, *block.outputs]
+        cut = {t.name for t in targets if t.dims and t.dims[0].axis == axis}
+        for first in range(0, length, size):
+            last = min(first + size, length)
+            part = replace(binding, extents={**binding.extents, axis: last - first})
+            own = {n: p.rows(first, last) if n in cut else p for n, p in tensors.items()}
+            results = {n: p.rows(first, last) if n in cut else p for n, p in outputs.items()}
+            self._steps(block, part, own, scalars, results)
+
+    def _steps(
+        self,
+        block: Block,
+        binding: Binding,
+        tensors: dict[str, Piece],
+        scalars: dict[str, Number],
+        outputs: dict[str, Piece],
+    ) -> None:
+        known = dict(tensors)
+        stored = {t: outputs[o] for o, t in block.stores}
+        for step in block.steps:
+            try:
+                known |= self._step(step, binding, known, scalars, stored)
+            except ArgumentError as error:
+                raise ArgumentError(f"{block.name} ({step.span}): {error}") from None
+
+    def _step(
+        self,
+        step: Step,
+        binding: Binding,
+        known: Mapping[str, Piece],
+        scalars: Mapping[str, Number],
+        stored: Mapping[str, Piece],
+    ) -> dict[str, Piece]:
+        """Adds one step's launches; its results by name."""
+        tensors = {p: known[t] for p, t in step.tensors}
+        numbers = {n: _fitting(evaluate(x, binding, scalars), step.callee.param(n).dtype) for n, x in step.scalars}
+        axes = {n: binding.length(d) for n, d in step.axes}
+        shapes = {n: Shape(p.shape, p.dtype) for n, p in tensors.items()}
+        asked = frozenset(o for o, _ in step.results)
+        passed = frozenset(tensors) | frozenset(numbers)
+        names = dict(step.results)
+        if isinstance(step.callee, Block):
+            callee = prune.specialise(step.callee, passed, asked)
+            inner = bind(callee, shapes, axes)
+            results = {
+                o.name: self._result(names[o.name], stored, inner.shape(o), inner.dtype(o)) for o in callee.outputs
+            }
+            defaults = {p.name: p.default for p in callee.params if p.host and p.default is not None}
+            self.block(callee, inner, tensors, {**defaults, **numbers}, results)
+        else:
+            form = self.kernels.special(step.callee, passed, asked)
+            inner = bind(form, shapes, axes)
+            placed = {o: stored[t] for o, t in step.results if t in stored}
+            tile = self.kernels.tile(step.callee, form, inner, tensors, placed)
+            results = {
+                o.name: self._result(names[o.name], stored, inner.shape(o, tile), inner.dtype(o)) for o in form.outputs
+            }
+            self.made.launches.append(Launch(step.callee, tensors, numbers, axes, results, tile))
+        return {names[o]: piece for o, piece in results.items()}
+
+    def _result(self, name: str, stored: Mapping[str, Piece], shape: tuple[int, ...], dtype: DType) -> Piece:
+        """Where a result goes: to the output that it is, or to a new buffer."""
+        if name in stored:
+            return stored[name]
+        return _buffer(self.made, Buffer(name, shape, dtype.name, "temporary"))
+
+
+def _buffer(made: Expansion, buffer: Buffer) -> Piece:
+    made.buffers.append(buffer)
+    return made.whole(len(made.buffers) - 1)
+
+
+def evaluate(x: Scalar, binding: Binding, scalars: Mapping[str, Number]) -> Number:
+    """A number passed by value: integers are exact, floats f64 until the callee rounds them to f32."""
+    args = [evaluate(a, binding, scalars) for a in x.args]
+    match x.op:
+        case "const":
+            assert isinstance(x.attr, (bool, int, float))
+            return x.attr
+        case "param":
+            assert isinstance(x.attr, str)
+            return scalars[x.attr]
+        case "axis":
+            assert not isinstance(x.attr, (bool, int, float, str)) and x.attr is not None
+            return binding.length(x.attr)
+        case "neg":
+            return -args[0]
+        case "add":
+            return args[0] + args[1]
+        case "sub":
+            return args[0] - args[1]
+        case "mul":
+            return args[0] * args[1]
+    with np.errstate(all="ignore"):
+        return float(np.float64(args[0]) / np.float64(args[1]))
+
+
+def _fitting(number: Number, dtype: Any) -> Number:
+    return float(number) if isinstance(dtype, DType) and dtype.kind == "float" else number

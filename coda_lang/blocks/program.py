@@ -1,0 +1,178 @@
+"""Blocks as Python sees them: called like kernels, on the host or on a GPU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from coda_lang import arrays
+from coda_lang.binding import Binding, Shape
+from coda_lang.blocks import arena
+from coda_lang.blocks.expand import Expansion, Launch, Piece, Tile, begin, expand
+from coda_lang.call import Call, Caller, aliased, check_domains
+from coda_lang.errors import ArgumentError
+from coda_lang.interp import DEFAULT_TILE
+from coda_lang.interp.run import Progress
+from coda_lang.ir.numerics import STORAGE, Array
+from coda_lang.ir.program import Block, Kernel
+from coda_lang.program import Described, Program, Result, checked_tile, in_library, to_host
+
+if TYPE_CHECKING:
+    from coda_lang.backend_cutlass.block import GpuBlock, PlannedBlock
+
+
+class BlockProgram(Described):
+    """A block that can be called with arrays. Its kernels are compiled, and its temporaries placed, once a form."""
+
+    ir: Block
+
+    def __init__(self, block: Block) -> None:
+        self.ir = block
+        self.caller = Caller(block)
+        self._programs: dict[int, Program] = {}
+        self._gpu: GpuBlock | None = None
+
+    def program(self, kernel: Kernel) -> Program:
+        """The program of a kernel that the block calls."""
+        return self._programs.setdefault(id(kernel), Program(kernel))
+
+    @property
+    def kernels(self) -> dict[str, Program]:
+        """The kernels, maps and reduces that it launches, those of inner blocks too, by name."""
+        return {k.name: self.program(k) for k in self.ir.kernels()}
+
+    def __call__(
+        self, *positional: Any, outputs: Any = None, out: Any = None, check: bool = False, **arguments: Any
+    ) -> Result:
+        """Run where the arrays are, as `Program` does; arguments, results and errors are the same."""
+        self._refuse_positional(positional)
+        call = self.caller.call(arguments, outputs, out)
+        if check:
+            check_domains(call)
+        if call.device is not None:
+            return Result(self.gpu.run(call))
+        return in_library(call, self.on_host(call, DEFAULT_TILE))
+
+    def interpret(
+        self,
+        *positional: Any,
+        tile: tuple[int, int] = DEFAULT_TILE,
+        exact: bool = False,
+        outputs: Any = None,
+        out: Any = None,
+        check: bool = False,
+        progress: Progress | None = None,
+        **arguments: Any,
+    ) -> Result:
+        """Run every step with the reference interpreter: arrays of any library in, NumPy out.
+
+        Args:
+            tile: rows and columns of every kernel's tile; fixes tiles(X) and so the partials.
+            exact: evaluate in f64 within each step, rounding at its stores only.
+            progress: called with the launches done and their number.
+        """
+        self._refuse_positional(positional)
+        host = {n: to_host(x, f"{self.name}: `{n}`") for n, x in arguments.items()}
+        call = self.caller.call(host, outputs, out)
+        if check:
+            check_domains(call)
+        return Result(self.on_host(call, checked_tile(self.name, tile), exact, progress))
+
+    def out_shapes(self, *, outputs: Any = None, **arguments: Any) -> dict[str, Shape]:
+        """Shape and element type of each output of such a call, for preallocating; nothing is computed."""
+        call = self.caller.call(arguments, outputs, None)
+        return {o.name: Shape(call.binding.shape(o), call.binding.dtype(o).name) for o in call.kernel.outputs}
+
+    def memory(self, *, outputs: Any = None, tile: tuple[int, int] = DEFAULT_TILE, **arguments: Any) -> arena.Arena:
+        """The temporaries of such a call: bytes of the allocation, the most that live at once, and their sum."""
+        call = self.caller.call(arguments, outputs, None)
+        return arena.plan(self._expand(call, tile))
+
+    def plan(self, *, outputs: Any = None, out: Any = None, **arguments: Any) -> PlannedBlock:
+        """Prepare a call on CUDA arrays: the result launches every kernel again, without allocating or waiting."""
+        call = self.caller.call(arguments, outputs, out)
+        if call.device is None:
+            raise ArgumentError(f"{self.name}: a plan needs CUDA arrays; the interpreter has nothing to prepare")
+        return self.gpu.plan(call)
+
+    @property
+    def gpu(self) -> GpuBlock:
+        if self._gpu is None:
+            from coda_lang.backend_cutlass.block import GpuBlock
+
+            self._gpu = GpuBlock(self)
+        return self._gpu
+
+    def special(self, kernel: Kernel, passed: frozenset[str], asked: frozenset[str]) -> Kernel:
+        """The form of a kernel that one kind of call runs."""
+        return self.program(kernel).caller.specialised(passed, asked)
+
+    def on_host(
+        self, call: Call[Block], tile: Tile, exact: bool = False, progress: Progress | None = None
+    ) -> dict[str, Array]:
+        """Every launch in turn, on arrays in host memory; temporaries share one allocation as they do on a GPU."""
+        call.check_out(None)
+        aliased(call)
+        made = self._expand(call, tile)
+        held = _HostArrays(made, call)
+        for done, launch in enumerate(made.launches):
+            self._launch(launch, held, tile, exact)
+            if progress is not None:
+                progress(done + 1, len(made.launches))
+        own = {**made.inputs, **made.outputs}
+        return {n: held.whole[own[n]] for n in call.order}
+
+    def _expand(self, call: Call[Block], tile: Tile) -> Expansion:
+        made = begin(call.kernel, call.binding)
+        return expand(made, call.kernel, call.binding, {**call.defaults, **call.scalars}, _SameTile(self, tile))
+
+    def _launch(self, launch: Launch, held: _HostArrays, tile: Tile, exact: bool) -> None:
+        program = self.program(launch.kernel)
+        arguments: dict[str, Any] = {n: held.array(p) for n, p in launch.tensors.items()}
+        out = {n: held.array(p) for n, p in launch.outputs.items()}
+        inner = program.caller.call({**arguments, **launch.scalars, **launch.axes}, list(out), out)
+        program.on_host(inner, tile, exact)
+
+
+@dataclass(frozen=True)
+class _SameTile:
+    """The interpreter's kernels: all have one tile."""
+
+    program: BlockProgram
+    chosen: Tile
+
+    def special(self, kernel: Kernel, passed: frozenset[str], asked: frozenset[str]) -> Kernel:
+        return self.program.special(kernel, passed, asked)
+
+    def tile(self, kernel: Kernel, form: Kernel, binding: Binding, tensors: Any, stored: Any) -> Tile:
+        return self.chosen
+
+
+class _HostArrays:
+    """The arrays behind an expansion's buffers."""
+
+    def __init__(self, made: Expansion, call: Call[Block]) -> None:
+        where = arena.plan(made)
+        memory = np.empty(where.bytes, np.uint8)
+        self.whole: dict[int, Array] = {}
+        for name, i in made.inputs.items():
+            if name in call.tensors:
+                self.whole[i] = arrays.to_numpy(call.tensors[name], name)
+        for name, i in made.outputs.items():
+            buffer = made.buffers[i]
+            given = call.out.get(name)
+            self.whole[i] = (
+                arrays.to_numpy(given, name) if given is not None else np.empty(buffer.shape, STORAGE[buffer.dtype])
+            )
+        for i, offset in where.offsets.items():
+            buffer = made.buffers[i]
+            storage = STORAGE[buffer.dtype]
+            count = int(np.prod(buffer.shape, dtype=np.int64))
+            part = memory[offset : offset + count * storage.itemsize]
+            self.whole[i] = part.view(storage).reshape(buffer.shape)
+
+    def array(self, piece: Piece) -> Array:
+        whole = self.whole[piece.buffer]
+        return whole[piece.first : piece.last] if whole.ndim else whole
