@@ -95,14 +95,15 @@ def compile_kernel(
 def _key(emitted: Emitted, arch: str, tools: Toolchain, store: Cache) -> str:
     try:
         ours = fingerprint.content_digest([tools.csrc])  # small: read each time, so that edits count at once
-        theirs = _toolchain_digest(tools, store.memo)
+        theirs = toolchain_digest(tools, store.memo)
     except OSError as error:
         raise BackendError(f"a header cannot be read: {error}", f"reinstall: {toolchain.INSTALL}") from error
     return key_of(arch, *OPTIONS, ours, theirs, emitted.entry, emitted.source)
 
 
 @cache
-def _toolchain_digest(tools: Toolchain, memo: Path) -> str:
+def toolchain_digest(tools: Toolchain, memo: Path) -> str:
+    """The contents of the compiler and of the headers that are not this project's; read once in a process."""
     # A folder inside another one (CUDA's include/cccl) is read with it.
     cuda = [folder for folder in tools.cuda if not any(outer in folder.parents for outer in tools.cuda)]
     return fingerprint.content_digest((tools.cutlass, *cuda, tools.nvrtc, tools.builtins), memo)

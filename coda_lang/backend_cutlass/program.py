@@ -12,7 +12,7 @@ import numpy as np
 
 from coda_lang import arrays
 from coda_lang.arrays import ITEM_BYTES, ArrayView
-from coda_lang.backend_cutlass import tensormap
+from coda_lang.backend_cutlass import driver, tensormap
 from coda_lang.backend_cutlass.abi import ARCHITECTURE, TMA_ALIGNMENT, Emitted, misfit, output_key
 from coda_lang.backend_cutlass.build import Cubin, compile_kernel
 from coda_lang.backend_cutlass.config import Config, Footprint, deepest, default, rejection
@@ -80,7 +80,8 @@ class GpuProgram:
     def __init__(self, caller: Caller) -> None:
         self._caller = caller
         self._built: dict[tuple[Any, ...], _Built] = {}
-        self._configs: dict[tuple[Any, ...], Config | None] = {}
+        self._configs: dict[tuple[Any, ...], Config] = {}
+        self._kept: dict[tuple[Any, ...], Config | None] = {}
 
     @property
     def name(self) -> str:
@@ -138,31 +139,62 @@ class GpuProgram:
         return emit(call.kernel, call.binding.dtypes, config, direct=_direct(call), tap=tap)
 
     def config(self, call: Call, config: Any = None, tap: bool = False) -> Config | None:
-        """The schedule of a call: the one given (a `Config` or its text), or the default for its shape."""
+        """The schedule of a call: the one given (a `Config` or its text), a tuned one, or the shape's default."""
         if call.kernel.product is None:
             if config is not None:
                 raise ArgumentError(f"{self.name}: a {call.kernel.kind} has no schedule to choose")
             return None
         if config is not None:
             return Config.parse(config) if isinstance(config, str) else config
-        assert call.kernel.rows is not None
-        assert call.kernel.cols is not None
-        shape = (call.binding.length(call.kernel.rows), call.binding.length(call.kernel.cols))
-        direct = _direct(call)
-        key = (id(call.kernel), _types(call.binding.dtypes), direct, shape, tap)
+        shape, direct = _extents(call), _direct(call)
+        key = (id(call.kernel), _types(call.binding.dtypes), direct, shape, tap, call.device)
         if key not in self._configs:
-            need = footprint(call.kernel, call.binding.dtypes, direct, tap)
-            self._configs[key] = self._uncut(call, default(need, *shape), need, tap)
+            tuned, settled = (None, True) if tap else self._tuned(call, direct, shape)
+            chosen = tuned or self.untuned(call, tap)
+            if not settled:
+                return chosen
+            self._configs[key] = chosen
         return self._configs[key]
+
+    def untuned(self, call: Call, tap: bool = False) -> Config:
+        """The default for the shape of a call whose kernel has a product."""
+        rows, cols, _ = _extents(call)
+        need = footprint(call.kernel, call.binding.dtypes, _direct(call), tap)
+        return self._uncut(call, default(need, rows, cols), need, tap)
+
+    def forget(self) -> None:
+        """Schedules are looked up anew: after some were tuned."""
+        self._configs.clear()
+        self._kept.clear()
+
+    def _tuned(self, call: Call, direct: frozenset[str], shape: tuple[int, int, int]) -> tuple[Config | None, bool]:
+        """The schedule kept for the call's bucket, and whether that is final: a graph capture does not read files."""
+        from coda_lang.tuning import keys, lookup
+
+        if call.device is None or not lookup.enabled():
+            return None, True
+        key = (id(call.kernel), _types(call.binding.dtypes), direct, keys.bucket(shape), call.device)
+        if key not in self._kept:
+            if driver.load().is_capturing(arrays.current_stream(call.tensors.values(), call.device)):
+                return None, False
+            self._kept[key] = lookup.tuned(call, direct, shape)
+        config = self._kept[key]
+        return (None, True) if config is not None and self._cuts(call, config) else (config, True)
 
     def _uncut(self, call: Call, chosen: Config, need: Footprint, tap: bool) -> Config:
         """The schedule, or one whose tile cuts no segment where its would. If all do, the call is refused."""
-        if all(v.op != "segment_sum" for v in call.kernel.values):
+        if not self._cuts(call, chosen, tap):
             return chosen
         widths = (chosen.tile_n, 128, 256, 192)
         tried = [chosen, *(deepest(replace(chosen, tile_m=128, tile_n=n), need) for n in widths[1:])]
         fits = [c for c in tried if rejection(c, need) is None]
-        return next((c for c in fits if misfit(self.emit(call, c, tap), call.binding.length) is None), chosen)
+        return next((c for c in fits if not self._cuts(call, c, tap)), chosen)
+
+    def _cuts(self, call: Call, config: Config, tap: bool = False) -> bool:
+        """Whether a tile of the schedule cuts a segment."""
+        if all(v.op != "segment_sum" for v in call.kernel.values):
+            return False
+        return misfit(self.emit(call, config, tap), call.binding.length) is not None
 
     def _build(self, call: Call, config: Config | None, tap: bool) -> _Built:
         key = (id(call.kernel), _types(call.binding.dtypes), config, _direct(call), tap)
@@ -295,6 +327,16 @@ def _direct(call: Call) -> frozenset[str]:
         if unfit:
             found.add(output_key(names, o.name))
     return frozenset(found)
+
+
+def _extents(call: Call) -> tuple[int, int, int]:
+    """Rows, columns and depth of the product."""
+    kernel = call.kernel
+    assert kernel.rows is not None
+    assert kernel.cols is not None
+    assert kernel.product is not None
+    rows, cols, depth = map(call.binding.length, (kernel.rows, kernel.cols, kernel.product.contracted))
+    return rows, cols, depth
 
 
 def _misfits(view: ArrayView) -> bool:

@@ -1,0 +1,102 @@
+"""Variants timed against each other, round by round, and what the samples say.
+
+A card's clock follows its temperature and power, so only the ratios of what is interleaved in one process hold.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil
+from typing import Protocol
+
+Call = Callable[[], object]
+
+WARM, CALLS, MOST_CALLS = 3, 8, 64
+SERIES_MS = 1.0  # a series lasts about so long, if CALLS are shorter: events resolve half a microsecond
+ROUNDS = 10
+_SLACK = 1.5  # the host may be slower than when it was timed
+
+
+class Stopwatch(Protocol):
+    """What times calls; `gpu.GpuStopwatch` does."""
+
+    def series(self, call: Call, count: int, queue_seconds: float) -> float:
+        """Milliseconds of one call, from a series of `count`."""
+
+    def queue_seconds(self, call: Call, count: int) -> float:
+        """Seconds that the host takes to queue `count` calls."""
+
+    def synchronize(self) -> None:
+        """Waits for what was queued."""
+
+
+@dataclass
+class Variant:
+    """A call to time: how many of them make a series, and how long the host takes to queue these."""
+
+    call: Call
+    count: int
+    queue_seconds: float
+
+
+class Interleaved:
+    """Variants, warmed up once, and timed in turns as often as asked."""
+
+    def __init__(self, stopwatch: Stopwatch, seed: int = 0) -> None:
+        self._stopwatch = stopwatch
+        self._variants: dict[str, Variant] = {}
+        self._random = random.Random(seed)
+
+    def add(self, name: str, call: Call) -> None:
+        """Warms a variant up and finds the length of its series."""
+        for _ in range(WARM):
+            call()
+        host = self._stopwatch.queue_seconds(call, CALLS) / CALLS
+        once = self._stopwatch.series(call, CALLS, _SLACK * host * CALLS)
+        count = min(MOST_CALLS, max(CALLS, ceil(SERIES_MS / max(once, 1e-6))))
+        self._variants[name] = Variant(call, count, _SLACK * host * count)
+
+    def run(
+        self, names: Sequence[str], rounds: int = ROUNDS, progress: Callable[[], None] | None = None
+    ) -> dict[str, list[float]]:
+        """Milliseconds of one call, by variant and round. In each round each variant comes once, in random order."""
+        samples: dict[str, list[float]] = {name: [] for name in names}
+        order = list(names)
+        for _ in range(rounds):
+            self._random.shuffle(order)
+            for name in order:
+                v = self._variants[name]
+                samples[name].append(self._stopwatch.series(v.call, v.count, v.queue_seconds))
+                if progress is not None:
+                    progress()
+        return samples
+
+
+def rotated(calls: Sequence[Call]) -> Call:
+    """One call after another, each on arrays of its own: together they are larger than the L2 cache."""
+    turn = -1
+
+    def call() -> None:
+        nonlocal turn
+        turn = (turn + 1) % len(calls)
+        calls[turn]()
+
+    return call
+
+
+def medians(samples: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    return {name: statistics.median(x) for name, x in samples.items()}
+
+
+def ratio_interval(x: Sequence[float], y: Sequence[float], draws: int = 2000) -> tuple[float, float, float]:
+    """The ratio of the medians, and its 95 % bootstrap interval over rounds."""
+    generator = random.Random(0)
+    ratios = []
+    for _ in range(draws):
+        picks = [generator.randrange(len(x)) for _ in x]
+        ratios.append(statistics.median(x[i] for i in picks) / statistics.median(y[i] for i in picks))
+    ratios.sort()
+    return statistics.median(x) / statistics.median(y), ratios[draws // 40], ratios[-(draws // 40) - 1]

@@ -1,0 +1,1 @@
+"""Finding the fastest schedule of a call on a GPU, and keeping it for later calls."""
