@@ -56,7 +56,7 @@ def measure(work: Work, m: int, n: int, k: int, tune: bool) -> dict[str, Any]:
     first = work.arguments(m, n, k)
     used = sum(x.numel() * x.element_size() for x in first.values() if isinstance(x, torch.Tensor))
     sets = [first] + [work.arguments(m, n, k) for _ in range(max(0, -(-2 * L2_BYTES // used) - 1))]
-    call = program._caller.call(first, work.outputs, None)
+    call = program.caller.call(first, work.outputs, None)
     chosen = program.gpu.config(call)
     assert chosen is not None
     configs = [chosen, *(schedules(call.kernel, call.binding.dtypes) if tune else [])]

@@ -77,7 +77,7 @@ class Planned:
 class GpuProgram:
     """One program's compiled forms: by inputs passed, outputs asked for, element types, schedule and alignment."""
 
-    def __init__(self, caller: Caller) -> None:
+    def __init__(self, caller: Caller[Kernel]) -> None:
         self._caller = caller
         self._built: dict[tuple[Any, ...], _Built] = {}
         self._configs: dict[tuple[Any, ...], Config] = {}
@@ -89,11 +89,11 @@ class GpuProgram:
 
     # -- calls --
 
-    def run(self, call: Call, config: Any = None) -> dict[str, Any]:
+    def run(self, call: Call[Kernel], config: Any = None) -> dict[str, Any]:
         """Compute the call's outputs on its device and the current stream of its arrays' library."""
         return self.plan(call, config)()
 
-    def plan(self, call: Call, config: Any = None, *, tap: Any = None) -> Planned:
+    def plan(self, call: Call[Kernel], config: Any = None, *, tap: Any = None) -> Planned:
         """Compile if need be, allocate outputs and fill the parameter block.
 
         `tap` is an f32 array [rows, cols] that the kernel stores its accumulator to.
@@ -111,7 +111,10 @@ class GpuProgram:
         names = frozenset(p.name for p in call.kernel.params)
         keys = {o.name: output_key(names, o.name) for o in call.kernel.outputs}
         tensors: dict[str, Any] = dict(call.tensors)
-        views = {o.name: arrays.view(outputs[o.name], o.name, call.binding.dtype(o).name) for o in call.kernel.outputs}
+        views = {
+            o.name: call.out.get(o.name) or arrays.view(outputs[o.name], o.name, call.binding.dtype(o).name)
+            for o in call.kernel.outputs
+        }
         tensors |= {keys[n]: v for n, v in views.items()}
         written = set(keys.values())
         if tap is not None:
@@ -128,17 +131,17 @@ class GpuProgram:
             self._fill_by_interpreter(call, views, tile)
         return Planned(plan, results, chosen, built)
 
-    def tile(self, call: Call, config: Any = None) -> tuple[int, int]:
+    def tile(self, call: Call[Kernel], config: Any = None) -> tuple[int, int]:
         """The tile that such a call would run with; it fixes the extent of partials."""
         if call.kernel.kind == "reduce":
             return DEFAULT_TILE
         return self.emit(call, self.config(call, config)).tile or DEFAULT_TILE
 
-    def emit(self, call: Call, config: Config | None, tap: bool = False) -> Emitted:
+    def emit(self, call: Call[Kernel], config: Config | None, tap: bool = False) -> Emitted:
         """The CUDA that such a call needs. The arrays may lie anywhere: only their layout matters."""
         return emit(call.kernel, call.binding.dtypes, config, direct=_direct(call), tap=tap)
 
-    def config(self, call: Call, config: Any = None, tap: bool = False) -> Config | None:
+    def config(self, call: Call[Kernel], config: Any = None, tap: bool = False) -> Config | None:
         """The schedule of a call: the one given (a `Config` or its text), a tuned one, or the shape's default."""
         if call.kernel.product is None:
             if config is not None:
@@ -156,7 +159,7 @@ class GpuProgram:
             self._configs[key] = chosen
         return self._configs[key]
 
-    def untuned(self, call: Call, tap: bool = False) -> Config:
+    def untuned(self, call: Call[Kernel], tap: bool = False) -> Config:
         """The default for the shape of a call whose kernel has a product."""
         rows, cols, _ = _extents(call)
         need = footprint(call.kernel, call.binding.dtypes, _direct(call), tap)
@@ -167,7 +170,9 @@ class GpuProgram:
         self._configs.clear()
         self._kept.clear()
 
-    def _tuned(self, call: Call, direct: frozenset[str], shape: tuple[int, int, int]) -> tuple[Config | None, bool]:
+    def _tuned(
+        self, call: Call[Kernel], direct: frozenset[str], shape: tuple[int, int, int]
+    ) -> tuple[Config | None, bool]:
         """The schedule kept for the call's bucket, and whether that is final: a graph capture does not read files."""
         from coda_lang.tuning import keys, lookup
 
@@ -181,7 +186,7 @@ class GpuProgram:
         config = self._kept[key]
         return (None, True) if config is not None and self._cuts(call, config) else (config, True)
 
-    def _uncut(self, call: Call, chosen: Config, need: Footprint, tap: bool) -> Config:
+    def _uncut(self, call: Call[Kernel], chosen: Config, need: Footprint, tap: bool) -> Config:
         """The schedule, or one whose tile cuts no segment where its would. If all do, the call is refused."""
         if not self._cuts(call, chosen, tap):
             return chosen
@@ -190,13 +195,13 @@ class GpuProgram:
         fits = [c for c in tried if rejection(c, need) is None]
         return next((c for c in fits if not self._cuts(call, c, tap)), chosen)
 
-    def _cuts(self, call: Call, config: Config, tap: bool = False) -> bool:
+    def _cuts(self, call: Call[Kernel], config: Config, tap: bool = False) -> bool:
         """Whether a tile of the schedule cuts a segment."""
         if all(v.op != "segment_sum" for v in call.kernel.values):
             return False
         return misfit(self.emit(call, config, tap), call.binding.length) is not None
 
-    def _build(self, call: Call, config: Config | None, tap: bool) -> _Built:
+    def _build(self, call: Call[Kernel], config: Config | None, tap: bool) -> _Built:
         key = (id(call.kernel), _types(call.binding.dtypes), config, _direct(call), tap)
         found = self._built.get(key)
         if found is None:
@@ -214,7 +219,7 @@ class GpuProgram:
         cubin = compile_kernel(emitted, arch, origin=origin, progress=_progress)
         return replace(cubin, report=replace(cubin.report, emit_seconds=emit_seconds))
 
-    def _outputs(self, call: Call, tile: tuple[int, int] | None) -> dict[str, Any]:
+    def _outputs(self, call: Call[Kernel], tile: tuple[int, int] | None) -> dict[str, Any]:
         """The caller's arrays, or new ones of the library that the arguments come from."""
         assert call.device is not None
         library = arrays.library(arrays.cuda_library(call.tensors.values()))
@@ -227,7 +232,9 @@ class GpuProgram:
                 made[o.name] = library.empty(shape, dtype, call.device)
         return made
 
-    def _fill_by_interpreter(self, call: Call, outputs: dict[str, ArrayView], tile: tuple[int, int] | None) -> None:
+    def _fill_by_interpreter(
+        self, call: Call[Kernel], outputs: dict[str, ArrayView], tile: tuple[int, int] | None
+    ) -> None:
         """Outputs that do not vary along an empty axis have values although no tile computes them."""
         host = {n: arrays.to_numpy(v, n) for n, v in call.tensors.items()}
         host |= {n: np.asarray(x) for n, x in call.scalars.items()}
@@ -309,7 +316,7 @@ class GpuProgram:
         return {n: DTYPES[dtypes[n]] if n in dtypes else choices[0] for n, choices in known.items()}
 
 
-def _direct(call: Call) -> frozenset[str]:
+def _direct(call: Call[Kernel]) -> frozenset[str]:
     """The tensors that TMA cannot move as they lie. Operands are left out: a copy of them is made that it can."""
     kernel: Kernel = call.kernel
     operands = {kernel.product.a, kernel.product.b} if kernel.product is not None else set()
@@ -329,7 +336,7 @@ def _direct(call: Call) -> frozenset[str]:
     return frozenset(found)
 
 
-def _extents(call: Call) -> tuple[int, int, int]:
+def _extents(call: Call[Kernel]) -> tuple[int, int, int]:
     """Rows, columns and depth of the product."""
     kernel = call.kernel
     assert kernel.rows is not None
