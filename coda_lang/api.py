@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterator, Mapping
 
 from coda_lang.blocks.program import BlockProgram
-from coda_lang.errors import Diagnostic, did_you_mean
+from coda_lang.errors import Diagnostic, UnknownNameError, did_you_mean
 from coda_lang.ir import check
 from coda_lang.ir.module import Module as CheckedModule
 from coda_lang.ir.program import Block, Kernel
@@ -47,7 +47,10 @@ class Module(Mapping[str, Program | BlockProgram]):
         self.warnings: tuple[Diagnostic, ...] = checked.warnings
 
     def __getitem__(self, name: str) -> Program | BlockProgram:
-        return self._programs[name]
+        found = self._programs.get(name)
+        if found is None:
+            raise UnknownNameError(self._unknown(name))
+        return found
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._programs)
@@ -59,9 +62,12 @@ class Module(Mapping[str, Program | BlockProgram]):
         try:
             return self.__dict__["_programs"][name]  # type: ignore[no-any-return]
         except KeyError:
-            known = self.__dict__.get("_programs", {})
-            help = did_you_mean(name, known) or f"it has {', '.join(known) or 'none'}"
-            raise AttributeError(f"{self.__dict__.get('path')} has no kernel `{name}`: {help}") from None
+            raise AttributeError(self._unknown(name)) from None
+
+    def _unknown(self, name: object) -> str:
+        known = self.__dict__.get("_programs", {})
+        help = did_you_mean(str(name), known) or f"it has {', '.join(known) or 'none'}"
+        return f"{self.__dict__.get('path')} has no kernel `{name}`: {help}"
 
     def __dir__(self) -> list[str]:
         return [*super().__dir__(), *self._programs]

@@ -229,6 +229,14 @@ CODES: dict[str, Code] = {
         _map("a = N * N * N * N\nb = a * a * a * a\nc = b * b * b * b\ne = c * c * c * c\nd <- x * e"),
         _map("y = f32(N) * f32(N)\nd <- x * y"),
     ),
+    "E0117": Code(
+        "name of an option of calls",
+        "Calls from Python take inputs and axes by name, beside their own options `outputs`, `out`, `check`, `tile`, "
+        "`exact`, `acc`, `progress` and `config`, so no input and no axis has one of these names. (An output may, and "
+        "so may a local value.)",
+        _map("d <- x + out", "out: f32[M, N]"),
+        _map("d <- x + old", "old: f32[M, N]"),
+    ),
     # -- types and extents -----------------------------------------------------------------------------------------
     "E0201": Code(
         "number of arguments",

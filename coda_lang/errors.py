@@ -110,6 +110,13 @@ class BackendError(Exception):
         super().__init__(message if help is None else f"{message}\n  help: {help}")
 
 
+class UnknownNameError(KeyError):
+    """A mapping has no such name. The message says what it has; a plain KeyError would show it quoted."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str | None:
     """A help line for a misspelt name, if a known one is close."""
     names = sorted(set(known))

@@ -10,7 +10,7 @@ import numpy as np
 from coda_lang import arrays
 from coda_lang.binding import Shape, show_param
 from coda_lang.call import Call, Caller, D, aliased, check_domains, describe
-from coda_lang.errors import ArgumentError
+from coda_lang.errors import ArgumentError, UnknownNameError
 from coda_lang.interp import DEFAULT_TILE, interpret
 from coda_lang.interp.run import Progress
 from coda_lang.ir.numerics import STORAGE, Array
@@ -27,6 +27,8 @@ class Result(Mapping[str, Any]):
         self._arrays = dict(arrays)
 
     def __getitem__(self, name: str) -> Any:
+        if name not in self._arrays:
+            raise UnknownNameError(self._unknown(name))
         return self._arrays[name]
 
     def __iter__(self) -> Iterator[Any]:
@@ -51,8 +53,11 @@ class Result(Mapping[str, Any]):
         try:
             return self.__dict__["_arrays"][name]
         except KeyError:
-            known = ", ".join(self.__dict__.get("_arrays", {})) or "none"
-            raise AttributeError(f"no output `{name}` was computed: the outputs are {known}") from None
+            raise AttributeError(self._unknown(name)) from None
+
+    def _unknown(self, name: object) -> str:
+        known = ", ".join(self.__dict__.get("_arrays", {})) or "none"
+        return f"no output `{name}` was computed: the outputs are {known}"
 
     def __repr__(self) -> str:
         shown = ", ".join(f"{n}: {tuple(a.shape)}" for n, a in self._arrays.items())
@@ -106,7 +111,7 @@ class Program(Described):
         self._gpu: GpuProgram | None = None
 
     def __call__(
-        self, *positional: Any, outputs: Any = None, out: Any = None, check: bool = False, **arguments: Any
+        self, /, *positional: Any, outputs: Any = None, out: Any = None, check: bool = False, **arguments: Any
     ) -> Result:
         """Run where the arrays are: host arrays on the interpreter, CUDA arrays on the GPU and their current stream.
 
@@ -133,6 +138,7 @@ class Program(Described):
 
     def interpret(
         self,
+        /,
         *positional: Any,
         tile: tuple[int, int] = DEFAULT_TILE,
         exact: bool = False,
@@ -162,7 +168,7 @@ class Program(Described):
         return Result(self.on_host(call, checked_tile(self.name, tile), exact, tap, progress))
 
     def out_shapes(
-        self, *, outputs: Any = None, tile: tuple[int, int] | None = None, config: Any = None, **arguments: Any
+        self, /, *, outputs: Any = None, tile: tuple[int, int] | None = None, config: Any = None, **arguments: Any
     ) -> dict[str, Shape]:
         """Shape and element type of each output of such a call, for preallocating; nothing is computed.
 
@@ -192,7 +198,7 @@ class Program(Described):
         """
         return self.gpu.compile(arch, **choices)
 
-    def plan(self, *, outputs: Any = None, out: Any = None, config: Any = None, **arguments: Any) -> Planned:
+    def plan(self, /, *, outputs: Any = None, out: Any = None, config: Any = None, **arguments: Any) -> Planned:
         """Prepare a call on CUDA arrays: the result runs it again and again at a few microseconds of host time.
 
         Each run reads and writes the same arrays; ``.outputs`` holds the results.

@@ -18,6 +18,8 @@ _NOT_A_NAME = {"_": "`_` drops a result and names nothing"}
 _NOT_A_NAME |= {name: f"`{name}` is built in" for name in BUILTIN}
 _NOT_A_NAME |= {name: f"`{name}` is an element type" for name in DTYPES}
 INT_LIMIT = 2**63
+# What calls from Python take beside inputs and axes, which they take by name too.
+CALL_OPTIONS = frozenset({"outputs", "out", "check", "tile", "exact", "acc", "progress", "config"})
 
 
 def refuse_name(name: str, span: Span, report: Report) -> bool:
@@ -26,6 +28,13 @@ def refuse_name(name: str, span: Span, report: Report) -> bool:
         return False
     report.add("E0112", span, _NOT_A_NAME[name], "choose another name")
     return True
+
+
+def refuse_option(name: str, span: Span, what: str, report: Report) -> None:
+    """Report an input or axis that no call could pass, because an option of calls has its name."""
+    if name in CALL_OPTIONS:
+        text = f"{what} `{name}` has the name of an option of calls, `k({name}=…)`, so none could pass it"
+        report.add("E0117", span, text, "choose another name")
 
 
 def number_value(expr: s.Number, report: Report) -> Number | None:

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field
 
 from coda_lang.errors import Note, did_you_mean
-from coda_lang.ir.constants import constant_value, refuse_name
+from coda_lang.ir.constants import constant_value, refuse_name, refuse_option
 from coda_lang.ir.module import Scope
 from coda_lang.ir.program import Bound, Domain, DTypeParam, Number, Output, Param, Split
 from coda_lang.ir.report import Report
@@ -86,6 +86,7 @@ class SignatureChecker:
     # -- axes --
 
     def _declare(self, name: str, span: Span) -> None:
+        refuse_option(name, span, "axis", self.report)
         if refuse_name(name, span, self.report):
             pass
         elif name in self.axes:
@@ -238,6 +239,7 @@ class SignatureChecker:
 
     def _param(self, p: s.ParamDef, names: dict[str, Span], poisoned: set[str], host: set[str]) -> Param | None:
         fresh = self._name(p.name, p.name_span, names, "input")
+        refuse_option(p.name, p.name_span, "input", self.report)
         dtype, dims = self._dtype(p.type), self._dims(p.type)
         if not fresh:
             return None
