@@ -190,8 +190,8 @@ def fake_library(monkeypatch: pytest.MonkeyPatch) -> FakeLibrary:
     made, plain = FakeLibrary(), arrays.view
     monkeypatch.setitem(arrays._LIBRARIES, "cupy", made)
 
-    def view(array: Any, name: str = "array") -> ArrayView:
-        return array.view() if isinstance(array, FakeArray) else plain(array, name)
+    def view(array: Any, name: str = "array", dtype: str | None = None) -> ArrayView:
+        return array.view() if isinstance(array, FakeArray) else plain(array, name, dtype)
 
     monkeypatch.setattr(arrays, "view", view)
     return made
