@@ -1,7 +1,7 @@
 """llama_layer.coda against the layer's usual definition in plain PyTorch, gradients by torch.autograd in f64.
 
 A step's own bound is tested in tests/programs; here the whole chain is held to what PyTorch itself loses in bf16: the
-blocks may be no further from f64 than the same layer in PyTorch's bf16, times a margin for luck.
+blocks may be no further from f64 than the same layer in PyTorch's bf16.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import coda_lang as coda
 
 M, D, FF, HEADS, GROUPS, C, V, P, EPS = 96, 64, 80, 4, 2, 16, 136, 50, 1e-5
 A, Q, ROTATED = HEADS * C, (HEADS + 2 * GROUPS) * C, (HEADS + GROUPS) * C
-MARGIN = 1.25
+MARGIN = 1.1  # PyTorch adds in another order on another processor
 layer = coda.load("programs/llama_layer.coda")
 
 
