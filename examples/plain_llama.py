@@ -1,11 +1,13 @@
-"""A Llama language model in plain PyTorch, from its usual definition: the baseline of train_llama.py and of the tests.
+"""A Llama language model in plain PyTorch, from its usual definition: the baseline of the examples and of the tests.
 
 Names, `rotate_half` and the order of the weights are those of Hugging Face Transformers' Llama. It runs in any floating
-type; under autocast its residual stream is what the embedding gives it.
+type; under autocast its residual stream is what the embedding gives it. What lies between the products can be replaced:
+`Parts`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -30,16 +32,10 @@ class Config:
         return self.hidden // self.heads
 
 
-class RMSNorm(nn.Module):
-    def __init__(self, width: int, eps: float) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(width))
-        self.eps = eps
-
-    def forward(self, x: Tensor) -> Tensor:
-        wide = x if x.dtype == torch.float64 else x.float()
-        normed = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.eps)
-        return (self.weight * normed).to(x.dtype)
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    wide = x if x.dtype == torch.float64 else x.float()
+    normed = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + eps)
+    return (weight * normed).to(x.dtype)
 
 
 def rotate_half(x: Tensor) -> Tensor:
@@ -47,47 +43,88 @@ def rotate_half(x: Tensor) -> Tensor:
     return torch.cat([-second, first], -1)
 
 
-class Attention(nn.Module):
-    def __init__(self, c: Config) -> None:
+def rotate(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+    """Queries and keys [B, heads, T, D], turned by the angles of `rotary` [T, D]."""
+    cos, sin = cos.to(q.dtype), sin.to(q.dtype)
+    return q * cos + rotate_half(q) * sin, k * cos + rotate_half(k) * sin
+
+
+def gated(gate: Tensor, up: Tensor) -> Tensor:
+    return F.silu(gate) * up
+
+
+def head_loss(x: Tensor, weight: Tensor, target: Tensor) -> Tensor:
+    """The mean cross-entropy of x [..., hidden] through a head [vocabulary, hidden]."""
+    return F.cross_entropy(F.linear(x, weight).float().flatten(0, 1), target.flatten())
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The functions between the products, and the loss."""
+
+    norm: Callable[[Tensor, Tensor, float], Tensor] = rms_norm
+    rotate: Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]] = rotate
+    gated: Callable[[Tensor, Tensor], Tensor] = gated
+    loss: Callable[[Tensor, Tensor, Tensor], Tensor] = head_loss
+
+
+PLAIN = Parts()
+
+
+class RMSNorm(nn.Module):
+    def __init__(self, width: int, eps: float, parts: Parts = PLAIN) -> None:
         super().__init__()
-        self.heads, self.kv_heads = c.heads, c.kv_heads
+        self.weight = nn.Parameter(torch.ones(width))
+        self.eps, self.parts = eps, parts
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.parts.norm(x, self.weight, self.eps)
+
+
+class Attention(nn.Module):
+    def __init__(self, c: Config, parts: Parts = PLAIN) -> None:
+        super().__init__()
+        self.heads, self.kv_heads, self.parts = c.heads, c.kv_heads, parts
         self.q_proj = nn.Linear(c.hidden, c.heads * c.head_dim, bias=False)
         self.k_proj = nn.Linear(c.hidden, c.kv_heads * c.head_dim, bias=False)
         self.v_proj = nn.Linear(c.hidden, c.kv_heads * c.head_dim, bias=False)
         self.o_proj = nn.Linear(c.heads * c.head_dim, c.hidden, bias=False)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    def project(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries and keys, turned, and values: [B, heads, T, D] each."""
         batch, length, _ = x.shape
         q = self.q_proj(x).view(batch, length, self.heads, -1).transpose(1, 2)
         k = self.k_proj(x).view(batch, length, self.kv_heads, -1).transpose(1, 2)
         v = self.v_proj(x).view(batch, length, self.kv_heads, -1).transpose(1, 2)
-        cos, sin = cos.to(q.dtype), sin.to(q.dtype)
-        q = q * cos + rotate_half(q) * sin
-        k = k * cos + rotate_half(k) * sin
+        return *self.parts.rotate(q, k, cos, sin), v
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        q, k, v = self.project(x, cos, sin)
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=self.heads != self.kv_heads)
         out: Tensor = self.o_proj(y.transpose(1, 2).flatten(2))
         return out
 
 
 class MLP(nn.Module):
-    def __init__(self, c: Config) -> None:
+    def __init__(self, c: Config, parts: Parts = PLAIN) -> None:
         super().__init__()
         self.gate_proj = nn.Linear(c.hidden, c.intermediate, bias=False)
         self.up_proj = nn.Linear(c.hidden, c.intermediate, bias=False)
         self.down_proj = nn.Linear(c.intermediate, c.hidden, bias=False)
+        self.parts = parts
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+        out: Tensor = self.down_proj(self.parts.gated(self.gate_proj(x), self.up_proj(x)))
         return out
 
 
 class Layer(nn.Module):
-    def __init__(self, c: Config) -> None:
+    def __init__(self, c: Config, parts: Parts = PLAIN) -> None:
         super().__init__()
-        self.input_layernorm = RMSNorm(c.hidden, c.eps)
-        self.self_attn = Attention(c)
-        self.post_attention_layernorm = RMSNorm(c.hidden, c.eps)
-        self.mlp = MLP(c)
+        self.input_layernorm = RMSNorm(c.hidden, c.eps, parts)
+        self.self_attn = Attention(c, parts)
+        self.post_attention_layernorm = RMSNorm(c.hidden, c.eps, parts)
+        self.mlp = MLP(c, parts)
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         x = x + self.self_attn(self.input_layernorm(x), cos, sin)
@@ -108,12 +145,12 @@ def rotary(c: Config, length: int, dtype: torch.dtype = torch.float32) -> tuple[
 class PlainLlama(nn.Module):
     """forward(tokens, target) is the mean cross-entropy; `stream` is the type of the residual stream."""
 
-    def __init__(self, c: Config, stream: torch.dtype = torch.bfloat16) -> None:
+    def __init__(self, c: Config, stream: torch.dtype = torch.bfloat16, parts: Parts = PLAIN) -> None:
         super().__init__()
-        self.config, self.stream = c, stream
+        self.config, self.stream, self.parts = c, stream, parts
         self.embed_tokens = nn.Embedding(c.vocabulary, c.hidden)
-        self.layers = nn.ModuleList(Layer(c) for _ in range(c.layers))
-        self.norm = RMSNorm(c.hidden, c.eps)
+        self.layers = nn.ModuleList(Layer(c, parts) for _ in range(c.layers))
+        self.norm = RMSNorm(c.hidden, c.eps, parts)
         self.lm_head = nn.Linear(c.hidden, c.vocabulary, bias=False)
         cos, sin = rotary(c, c.context)
         self.register_buffer("cos", cos, persistent=False)
@@ -127,5 +164,4 @@ class PlainLlama(nn.Module):
         x = self.embed_tokens(tokens).to(self.stream)
         for layer in self.layers:
             x = layer(x, self.cos[:length], self.sin[:length])
-        logits = self.lm_head(self.norm(x))
-        return F.cross_entropy(logits.float().flatten(0, 1), target.flatten())
+        return self.parts.loss(self.norm(x), self.lm_head.weight, target)

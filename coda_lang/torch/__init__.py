@@ -7,6 +7,7 @@ from coda_lang.torch.act import linear_act
 from coda_lang.torch.cross_entropy import linear_cross_entropy
 from coda_lang.torch.llama import llama_mlp, llama_span, rms_linear_rope
 from coda_lang.torch.modules import LinearCrossEntropy, LlamaBlock, SwiGLU, run_blocks
+from coda_lang.torch.rehearsal import precompile
 from coda_lang.torch.residual_rms import input_rms, residual_rms_linear
 from coda_lang.torch.rope import linear_rope, rope_tables
 from coda_lang.torch.swiglu import linear_swiglu, swiglu_mlp
@@ -36,6 +37,7 @@ __all__ = [
     "llama_span",
     "pack_qkv",
     "pairs_to_rotary",
+    "precompile",
     "residual_rms_linear",
     "rms_linear_rope",
     "rope_tables",

@@ -91,6 +91,11 @@ def test_no_gradient_penalty_through_a_layer(reentrant: bool | None) -> None:
 
 @pytest.mark.parametrize("frozen", [False, True])
 def test_no_second_derivative_of_a_compiled_function(frozen: bool) -> None:
+    """There the refusal is PyTorch's own."""
+    own = torch.compile(torch.exp, backend="aot_eager")
+    (g,) = torch.autograd.grad(own(t := leaf(M)).sum(), t, create_graph=True)
+    if not g.requires_grad:
+        pytest.skip(f"torch {torch.__version__} drops the second derivative of every compiled function")
     f = torch.compile(lambda x, w: ct.linear_act(x, w), fullgraph=True, backend="aot_eager")
     x, w = leaf(M, K), leaf(N, K).requires_grad_(not frozen)
     (g,) = torch.autograd.grad(f(x, w).float().sum(), x, create_graph=True)

@@ -1,0 +1,65 @@
+"""Compiling what a step of a model needs, in parallel processes and before it runs.
+
+A kernel takes seconds to compile when it is first called, one after the other. A rehearsal runs the step once with all
+programs left out, to see which kernels it would run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from coda_lang.api import Program, Result
+from coda_lang.backend_cutlass.abi import Emitted
+from coda_lang.backend_cutlass.pool import compile_many
+from coda_lang.errors import BackendError
+from coda_lang.torch import calls
+
+_DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
+
+
+def precompile(step: Callable[[], object], workers: int | None = None) -> int:
+    """Compile the kernels that `step()` would run, so that running it takes them from the cache.
+
+    The step is run once, with zeros in place of every program's results: it may make losses and gradients, but must not
+    change what is to last, as an optimizer does.
+
+    Args:
+        workers: processes; by default one for each core.
+
+    Returns:
+        How many kernels the step needs.
+
+    Raises:
+        BackendError: one cannot be compiled, or the packages of the `gpu` extra are missing.
+    """
+    units = kernels(step)
+    for outcome in compile_many(units, workers=workers):
+        if isinstance(outcome, BackendError):
+            raise outcome
+    return len(units)
+
+
+def kernels(step: Callable[[], object]) -> list[Emitted]:
+    """The kernels that `step()` would run on a GPU, each once; its tensors may lie anywhere, nothing is computed."""
+    found: dict[Any, Emitted] = {}  # by what decides on the kernel: a layer comes again and again
+
+    def rehearse(program: Program, outputs: Sequence[str], arguments: Mapping[str, Any]) -> Result:
+        call = program.caller.call(arguments, outputs, None)
+        layout = frozenset((n, v.shape, v.strides, v.dtype, v.pointer % 16) for n, v in call.tensors.items())
+        key = (program, tuple(outputs), layout)
+        if key not in found:
+            found[key] = program.gpu.emit(call, program.gpu.config(call))
+        shapes = program.out_shapes(outputs=outputs, **arguments)
+        device = "cpu" if call.device is None else f"cuda:{call.device}"
+        made = {n: torch.zeros(s.shape, dtype=_DTYPES[s.dtype], device=device) for n, s in shapes.items()}
+        return Result({n: made[n] if n in made else call.tensors[n].owner for n in call.order})
+
+    real, calls.runner = calls.runner, rehearse
+    try:
+        step()
+    finally:
+        calls.runner = real
+    return list({unit.source: unit for unit in found.values()}.values())
