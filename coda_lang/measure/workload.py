@@ -156,7 +156,7 @@ def uploaded(library: str, device: int, name: str, x: Array) -> Any:
     if library != "torch":
         return arrays.to_device(x, device, name)
     made = arrays.library(library).empty(x.shape, arrays.view(x, name).dtype, device)
-    arrays.library(library).copy(made, arrays.to_torch(np.ascontiguousarray(x)), device)
+    arrays.library(library).copy(made, arrays.to_torch(np.ascontiguousarray(x).reshape(x.shape)), device)
     return made
 
 
