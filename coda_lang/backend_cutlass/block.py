@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING, Any
 from coda_lang import arrays
 from coda_lang.arrays import ITEM_BYTES, ArrayView, packed_strides
 from coda_lang.backend_cutlass.abi import output_key
-from coda_lang.backend_cutlass.program import Planned
+from coda_lang.backend_cutlass.build import is_cached
+from coda_lang.backend_cutlass.launch import refuse_capture
+from coda_lang.backend_cutlass.pool import compile_many
+from coda_lang.backend_cutlass.program import Planned, tell
 from coda_lang.binding import Binding
 from coda_lang.blocks import arena
 from coda_lang.blocks.expand import Expansion, Launch, Piece, Tile, begin, expand
@@ -20,6 +23,7 @@ from coda_lang.ir.program import Block, Kernel
 
 if TYPE_CHECKING:
     from coda_lang.blocks.program import BlockProgram
+    from coda_lang.program import Program
 
 _KEPT = 8  # plans of one block that are kept, each with its temporaries
 
@@ -114,14 +118,24 @@ class GpuBlock:
         )
         memory = arena.plan(made)
         where.allocate(made, memory)
-        launches = [self._prepare(launch, where) for launch in made.launches]
+        calls = [self._call(launch, where) for launch in made.launches]
+        self._compile(calls, arrays.current_stream(call.tensors.values(), call.device or 0))
+        launches = [program.gpu.plan(inner) for program, inner in calls]
         return PlannedBlock(made, launches, memory, _results(call, outputs), where)
 
-    def _prepare(self, launch: Launch, where: _Where) -> Planned:
+    def _call(self, launch: Launch, where: _Where) -> tuple[Program, Call[Kernel]]:
         program = self._program.program(launch.kernel)
         tensors, out = where.views(launch.tensors), where.views(launch.outputs)
-        call = program.caller.call({**tensors, **launch.scalars, **launch.axes}, list(out), out)
-        return program.gpu.plan(call)
+        return program, program.caller.call({**tensors, **launch.scalars, **launch.axes}, list(out), out)
+
+    def _compile(self, calls: list[tuple[Program, Call[Kernel]]], stream: int) -> None:
+        """What is not in the cache is compiled in parallel; an error comes when the launch is prepared."""
+        units = dict(unit for program, call in calls if (unit := program.gpu.pending(call)) is not None)
+        missing = [unit for unit in units.values() if not is_cached(unit)]
+        if len(missing) > 1:
+            refuse_capture(stream)
+            tell(f"compiling {len(missing)} kernels of {self._program.name}")
+            compile_many(missing)
 
 
 @dataclass

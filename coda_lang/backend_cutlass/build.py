@@ -13,6 +13,7 @@ from coda_lang.backend_cutlass import elf, fingerprint, nvrtc, report, toolchain
 from coda_lang.backend_cutlass.abi import ARCHITECTURE, NVRTC_OPTIONS, Emitted
 from coda_lang.backend_cutlass.cache import Cache, key_of
 from coda_lang.backend_cutlass.files import write_atomically
+from coda_lang.backend_cutlass.naming import of_entry
 from coda_lang.backend_cutlass.report import Report
 from coda_lang.backend_cutlass.toolchain import Toolchain
 from coda_lang.errors import BackendError
@@ -65,7 +66,7 @@ def compile_kernel(
         return Cubin(known[0], emitted.entry, arch, key, known[1])
 
     if progress is not None:
-        progress(f"compiling {emitted.entry} for {arch}")
+        progress(f"compiling {of_entry(emitted.entry)} for {arch}")
     compiler = nvrtc.load(tools)
     includes = [f"-I{folder}" for folder in tools.includes]
     try:
@@ -90,6 +91,12 @@ def compile_kernel(
     except OSError as error:
         made = replace(made, warnings=(*made.warnings, f"not cached: {error}"))
     return Cubin(image, emitted.entry, arch, key, made)
+
+
+def is_cached(emitted: Emitted, arch: str = ARCHITECTURE, cache: Cache | None = None) -> bool:
+    """Whether `compile_kernel` would find the kernel in the cache. Raises BackendError: the toolchain is missing."""
+    store = Cache() if cache is None else cache
+    return store.get(_key(emitted, arch, toolchain.find(), store)) is not None
 
 
 def _key(emitted: Emitted, arch: str, tools: Toolchain, store: Cache) -> str:

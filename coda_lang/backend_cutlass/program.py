@@ -18,7 +18,7 @@ from coda_lang.backend_cutlass.build import Cubin, compile_kernel
 from coda_lang.backend_cutlass.config import Config, Footprint, deepest, default, rejection
 from coda_lang.backend_cutlass.emit import TAP, emit, footprint
 from coda_lang.backend_cutlass.launch import Launchable, Plan, refuse_capture
-from coda_lang.backend_cutlass.report import Report
+from coda_lang.backend_cutlass.report import Report, spill_warning
 from coda_lang.call import Call, Caller, aliased
 from coda_lang.errors import ArgumentError, did_you_mean
 from coda_lang.interp import DEFAULT_TILE, interpret
@@ -142,13 +142,16 @@ class GpuProgram:
         return emit(call.kernel, call.binding.dtypes, config, direct=_direct(call), tap=tap)
 
     def config(self, call: Call[Kernel], config: Any = None, tap: bool = False) -> Config | None:
-        """The schedule of a call: the one given (a `Config` or its text), a tuned one, or the shape's default."""
+        """The schedule of a call: the one given (a `Config` or its text), a tuned one, or the shape's default.
+
+        Raises ArgumentError for one that is given and does not fit.
+        """
         if call.kernel.product is None:
             if config is not None:
                 raise ArgumentError(f"{self.name}: a {call.kernel.kind} has no schedule to choose")
             return None
         if config is not None:
-            return Config.parse(config) if isinstance(config, str) else config
+            return self._given(config, call.kernel, call.binding.dtypes, _direct(call), tap)
         shape, direct = _extents(call), _direct(call)
         key = (id(call.kernel), _types(call.binding.dtypes), direct, shape, tap, call.device)
         if key not in self._configs:
@@ -158,6 +161,21 @@ class GpuProgram:
                 return chosen
             self._configs[key] = chosen
         return self._configs[key]
+
+    def _given(
+        self,
+        config: Config | str,
+        kernel: Kernel,
+        dtypes: Mapping[str, DType],
+        direct: frozenset[str] = frozenset(),
+        tap: bool = False,
+    ) -> Config:
+        """The schedule that a caller names."""
+        chosen = Config.parse(config) if isinstance(config, str) else config
+        reason = rejection(chosen, footprint(kernel, dtypes, direct, tap))
+        if reason is not None:
+            raise ArgumentError(f"{self.name}: the schedule {chosen} does not fit: {reason}")
+        return chosen
 
     def untuned(self, call: Call[Kernel], tap: bool = False) -> Config:
         """The default for the shape of a call whose kernel has a product."""
@@ -201,8 +219,14 @@ class GpuProgram:
             return False
         return misfit(self.emit(call, config, tap), call.binding.length) is not None
 
+    def pending(self, call: Call[Kernel], config: Any = None) -> tuple[tuple[Any, ...], Emitted] | None:
+        """The kernel that such a call has yet to build, and what decides on it; None if this process has it."""
+        chosen = self.config(call, config)
+        key = _form(call, chosen, False)
+        return None if key in self._built else (key, self.emit(call, chosen))
+
     def _build(self, call: Call[Kernel], config: Config | None, tap: bool) -> _Built:
-        key = (id(call.kernel), _types(call.binding.dtypes), config, _direct(call), tap)
+        key = _form(call, config, tap)
         found = self._built.get(key)
         if found is None:
             assert call.device is not None
@@ -216,7 +240,7 @@ class GpuProgram:
     def _compile(self, emitted: Emitted, arch: str, start: float) -> Cubin:
         emit_seconds = time.perf_counter() - start
         origin = self._caller.ir.span.source
-        cubin = compile_kernel(emitted, arch, origin=origin, progress=_progress)
+        cubin = compile_kernel(emitted, arch, origin=origin, progress=tell)
         return replace(cubin, report=replace(cubin.report, emit_seconds=emit_seconds))
 
     def _outputs(self, call: Call[Kernel], tile: tuple[int, int] | None) -> dict[str, Any]:
@@ -270,11 +294,16 @@ class GpuProgram:
         Raises:
             ArgumentError: an unknown name or element type, or a schedule that does not fit.
             BackendError: the toolchain is missing, or the architecture is not supported.
+
+        The report's warnings say so if registers spill.
         """
         start = time.perf_counter()
         emitted, chosen = self.emitted(dtypes=dtypes, inputs=inputs, outputs=outputs, config=config, tap=tap)
         cubin = self._compile(emitted, arch, start)
-        return Compiled(emitted.source, cubin.data, cubin.report, chosen, emitted)
+        report, spills = cubin.report, spill_warning(cubin.report, chosen)
+        if spills is not None:
+            report = replace(report, warnings=(*report.warnings, spills))
+        return Compiled(emitted.source, cubin.data, report, chosen, emitted)
 
     def emitted(
         self,
@@ -300,9 +329,12 @@ class GpuProgram:
         passed = frozenset(p.name for p in ir.params if p.default is None) | frozenset(inputs)
         kernel = self._caller.specialised(passed, asked_outputs(ir, outputs))
         types = self._choices(dtypes or {})
-        chosen = Config.parse(config) if isinstance(config, str) else config
-        if kernel.product is not None and chosen is None:
-            chosen = default(footprint(kernel, types, direct, tap))
+        chosen: Config | None = None
+        if kernel.product is not None:
+            given = None if config is None else self._given(config, kernel, types, direct, tap)
+            chosen = given or default(footprint(kernel, types, direct, tap))
+        elif config is not None:
+            raise ArgumentError(f"{self.name}: a {kernel.kind} has no schedule to choose")
         return emit(kernel, types, chosen, direct=direct, tap=tap), chosen
 
     def _choices(self, dtypes: Mapping[str, str]) -> dict[str, DType]:
@@ -314,6 +346,11 @@ class GpuProgram:
             if dtype not in {c.name for c in known[name]}:
                 raise ArgumentError(f"{self.name}: `{name}` is {' or '.join(map(str, known[name]))}, got {dtype!r}")
         return {n: DTYPES[dtypes[n]] if n in dtypes else choices[0] for n, choices in known.items()}
+
+
+def _form(call: Call[Kernel], config: Config | None, tap: bool) -> tuple[Any, ...]:
+    """What decides on the machine code of a call."""
+    return id(call.kernel), _types(call.binding.dtypes), config, _direct(call), tap
 
 
 def _direct(call: Call[Kernel]) -> frozenset[str]:
@@ -354,7 +391,7 @@ def _types(dtypes: Mapping[str, DType]) -> tuple[tuple[str, str], ...]:
     return tuple(sorted((n, t.name) for n, t in dtypes.items()))
 
 
-def _progress(text: str) -> None:
+def tell(text: str) -> None:
     """A compile takes seconds: say so, but only to a person."""
     if sys.stderr.isatty():
         print(f"{text} …", file=sys.stderr, flush=True)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from coda_lang import arrays
+from coda_lang.arrays import F8
 from coda_lang.blocks.program import BlockProgram
 from coda_lang.cli import terminal
 from coda_lang.cli.arguments import UsageError
-from coda_lang.cli.units import kib
+from coda_lang.cli.units import size
 from coda_lang.data import DEFAULT_TILE
 from coda_lang.errors import BackendError
+from coda_lang.ir.types import DType
 from coda_lang.program import Program
 
 if TYPE_CHECKING:
@@ -56,7 +59,7 @@ class Ran:
 
 def run(program: Runnable, arguments: Mapping[str, Any], options: Options, progress: Progress | None) -> Ran:
     """Run a kernel where the options say. Raises ArgumentError or BackendError."""
-    if choose(program, options) == "interp":
+    if choose(program, options) == "interp" or _only_interpreted(program, arguments, options):
         return _interpret(program, arguments, options, progress)
     from coda_lang.cli import gpu, gpu_block
 
@@ -101,9 +104,33 @@ def choose(program: Runnable, options: Options) -> str:
     return _with_what_it_needs()
 
 
+def _only_interpreted(program: Runnable, arguments: Mapping[str, Any], options: Options) -> bool:
+    """Whether the call multiplies f8 operands, which the GPU path does not yet. Raises BackendError if it is asked to."""
+    found = next((t for t in _operand_types(program, arguments) if t in F8), None)
+    if found is None:
+        return False
+    text = f"the product of {found} operands does not run on the GPU yet"
+    if options.backend == "cuda" or options.compare or options.config is not None:
+        raise BackendError(f"{program.name}: {text}", "write --backend interp, or pass bf16 or f16 operands")
+    terminal.warning(f"the GPU is not used: {text}")
+    return True
+
+
+def _operand_types(program: Runnable, arguments: Mapping[str, Any]) -> Iterator[str]:
+    """The element types of the products' operands; within a block, those that its kernels fix."""
+    kernels = [program.ir] if isinstance(program, Program) else program.ir.kernels()
+    for kernel in kernels:
+        if kernel.product is None:
+            continue
+        dtype = kernel.param(kernel.product.a).dtype
+        if isinstance(dtype, DType):
+            yield dtype.name
+        elif isinstance(program, Program) and kernel.product.a in arguments:
+            yield arrays.view(arguments[kernel.product.a], kernel.product.a).dtype
+
+
 def _with_what_it_needs() -> str:
     """There is a GPU: a missing package should not go unnoticed, but is no reason not to run."""
-    from coda_lang import arrays
     from coda_lang.backend_cutlass import toolchain
 
     try:
@@ -136,5 +163,5 @@ def _interpret(program: Runnable, arguments: Mapping[str, Any], options: Options
 
 def temporaries(memory: Arena) -> str:
     """What a block's temporaries take."""
-    text = f"{memory.launches} launches, {kib(memory.bytes)} of temporaries"
-    return text if memory.bytes == memory.total else f"{text} ({kib(memory.total)} if none shared memory)"
+    text = f"{memory.launches} launches, {size(memory.bytes)} of temporaries"
+    return text if memory.bytes == memory.total else f"{text} ({size(memory.total)} if none shared memory)"

@@ -18,6 +18,7 @@ import pytest
 import coda_lang as coda
 from coda_lang import arrays
 from coda_lang.arrays import ITEM_BYTES, ArrayView
+from coda_lang.backend_cutlass import block
 from coda_lang.backend_cutlass import program as gpu
 from coda_lang.backend_cutlass.abi import output_key
 from coda_lang.call import Call
@@ -88,6 +89,7 @@ def launches(monkeypatch: pytest.MonkeyPatch, fake_library: Any) -> list[Launche
     monkeypatch.setattr(gpu.GpuProgram, "plan", plan)
     monkeypatch.setattr(arrays, "current_stream", lambda views, device: 0)
     monkeypatch.setattr(lookup, "enabled", lambda: False)
+    monkeypatch.setattr(block, "is_cached", lambda unit: True)
     return made
 
 
@@ -114,14 +116,14 @@ def drawn(program: Any, seed: int = 0, **sizes: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", ["llama_layer", "llama_layer_bwd", "llama_last", "llama_last_bwd", "llama_first"])
 def test_a_plan_computes_what_the_interpreter_does(name: str, launches: list[Launched], on_gpu: Make) -> None:
-    block = coda.load(PROGRAMS / "llama_layer.coda")[name]
+    program = coda.load(PROGRAMS / "llama_layer.coda")[name]
     sizes = {"M": 40, "D": 64, "F": 96, "A": 32, "Q": 64, "V": 160, "P": 16}
-    arguments = drawn(block, **{n: x for n, x in sizes.items() if n in block.ir.axes})
-    plan = block.plan(**on_device(on_gpu, arguments))
+    arguments = drawn(program, **{n: x for n, x in sizes.items() if n in program.ir.axes})
+    plan = program.plan(**on_device(on_gpu, arguments))
     got = plan()
     tiles = {launched.tile for launched in launches}
     for tile in tiles:  # partials may differ, and so the last bits of what follows from them
-        want = block.interpret(**{n: np.copy(x) if isinstance(x, np.ndarray) else x for n, x in arguments.items()},
+        want = program.interpret(**{n: np.copy(x) if isinstance(x, np.ndarray) else x for n, x in arguments.items()},
                                tile=tile)  # fmt: skip
         for output, x in want.items():
             close = np.abs(got[output].data.astype(np.float64) - x.astype(np.float64))
@@ -144,10 +146,10 @@ block b<M, N>(x: f32[M, N], inout s: f32[M, N]) -> (y: f32[M, N]) { y <- double(
 
 
 def test_pieces_lie_in_the_whole_arrays(launches: list[Launched], on_gpu: Make) -> None:
-    block = coda.loads(TWICE).b
+    program = coda.loads(TWICE).b
     x, s = (np.random.default_rng(i).standard_normal((40, 8)).astype(np.float32) for i in range(2))
     there = on_device(on_gpu, {"x": x, "s": s})
-    plan = block.plan(**there)
+    plan = program.plan(**there)
     assert len(plan.launches) == 2 + 3 * 3
     got = plan()
     np.testing.assert_array_equal(got["y"].data, 16 * x)
@@ -160,16 +162,16 @@ def test_pieces_lie_in_the_whole_arrays(launches: list[Launched], on_gpu: Make) 
 def test_a_second_call_prepares_nothing(
     launches: list[Launched], on_gpu: Make, fake_library: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    block = coda.loads(TWICE).b
-    first, second = (on_device(on_gpu, drawn(block, seed, M=40, N=8)) for seed in (1, 2))
+    program = coda.loads(TWICE).b
+    first, second = (on_device(on_gpu, drawn(program, seed, M=40, N=8)) for seed in (1, 2))
     before = {n: x.data.copy() for n, x in second.items() if hasattr(x, "data")}
     made: list[tuple[int, ...]] = []
     empty = fake_library.empty
     monkeypatch.setattr(fake_library, "empty", lambda shape, *rest: made.append(shape) or empty(shape, *rest))
-    one = block(**first)
+    one = program(**first)
     prepared, allocated = len(launches), len(made)
     assert allocated == 2  # an output, and the temporaries
-    two = block(**second)
+    two = program(**second)
     assert len(launches) == prepared
     assert made[allocated:] == [(40, 8)]  # the output alone
     np.testing.assert_array_equal(two.y.data, 16 * before["x"])
@@ -178,32 +180,44 @@ def test_a_second_call_prepares_nothing(
     np.testing.assert_array_equal(one.y.data, 16 * first["x"].data)
 
 
+def test_what_is_missing_is_compiled_together(
+    launches: list[Launched], on_gpu: Make, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program = coda.loads(TWICE).b
+    asked: list[list[str]] = []
+    monkeypatch.setattr(block, "is_cached", lambda unit: False)
+    monkeypatch.setattr(block, "refuse_capture", lambda stream: None)
+    monkeypatch.setattr(block, "compile_many", lambda units: asked.append([u.entry for u in units]))
+    program.plan(**on_device(on_gpu, drawn(program, M=40, N=8)))
+    assert [sorted(units) for units in asked] == [["coda_double", "coda_grow"]]
+
+
 def test_given_outputs_and_other_forms(launches: list[Launched], on_gpu: Make) -> None:
-    block = coda.loads(TWICE).b
-    there = on_device(on_gpu, drawn(block, M=20, N=8))
+    program = coda.loads(TWICE).b
+    there = on_device(on_gpu, drawn(program, M=20, N=8))
     y = on_gpu((20, 8), "f32", pitch=16)
-    out = block(**there, out={"y": y})
+    out = program(**there, out={"y": y})
     assert out.y is y
     np.testing.assert_array_equal(y.data, 16 * there["x"].data)
     prepared = len(launches)
-    block(**on_device(on_gpu, drawn(block, M=24, N=8)))
+    program(**on_device(on_gpu, drawn(program, M=24, N=8)))
     assert len(launches) > prepared  # another shape is another plan
 
 
 def test_plans_are_kept_within_bounds(launches: list[Launched], on_gpu: Make) -> None:
-    block = coda.loads(TWICE).b
+    program = coda.loads(TWICE).b
     for rows in range(1, 12):
-        block(**on_device(on_gpu, drawn(block, M=rows, N=8)))
-    assert len(block.gpu._kept) == 8
+        program(**on_device(on_gpu, drawn(program, M=rows, N=8)))
+    assert len(program.gpu._kept) == 8
 
 
 def test_scalars_are_part_of_a_plan(launches: list[Launched], on_gpu: Make) -> None:
-    block = coda.loads(
+    program = coda.loads(
         "map m<M, N>(x: f32[M, N], k: f32) -> (y: f32[M, N]) { y <- k * x }"
         "block b<M, N>(x: f32[M, N], k: f32) -> (y: f32[M, N]) { y <- m(m(x, k=k), k=k) }"
     ).b
     x = on_gpu((2, 4))
     x.data[...] = 1.0
     for k in (2.0, 3.0, -0.0, 0.0):
-        got = block(x=x, k=k).y.data
+        got = program(x=x, k=k).y.data
         np.testing.assert_array_equal(got, np.float32(k) * np.float32(k) * x.data)
