@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from coda_lang import arrays
 from coda_lang.binding import Shape, show_param
 from coda_lang.call import Call, Caller, D, aliased, check_domains, describe
-from coda_lang.errors import ArgumentError, UnknownNameError
+from coda_lang.errors import ArgumentError, UnknownNameError, did_you_mean
 from coda_lang.interp import DEFAULT_TILE, interpret
 from coda_lang.interp.run import Progress
 from coda_lang.ir.numerics import STORAGE, Array
@@ -190,13 +190,49 @@ class Program(Described):
             self._gpu = GpuProgram(self.caller)
         return self._gpu
 
-    def compile(self, arch: str = "sm_90a", **choices: Any) -> Compiled:
-        """Compile without running: needs no GPU. See `GpuProgram.compile` for the choices.
+    def compile(
+        self,
+        arch: str = "sm_90a",
+        *,
+        dtypes: Mapping[str, str] | None = None,
+        inputs: Iterable[str] = (),
+        outputs: Collection[str] | None = None,
+        config: Any = None,
+        tap: bool = False,
+        **unknown: Any,
+    ) -> Compiled:
+        """Compile one form of the program without running it: needs no GPU.
+
+        Args:
+            arch: only "sm_90a" (H100, H200, GH200).
+            dtypes: element types by dtype parameter, ``{"T": "f16"}``; by default the first choice of each.
+            inputs: the optional inputs that calls will pass.
+            outputs: the outputs that calls will ask for; by default all but the optional ones.
+            config: a schedule, as in ``"128x256,cluster=2x1,cooperative"``; by default the one for large problems.
+            tap: add an f32 store of the accumulator.
 
         Returns:
-            An object with ``source`` (CUDA), ``cubin`` (bytes) and ``report`` (registers, spills, times).
+            An object with ``source`` (CUDA), ``cubin`` (bytes), ``report`` (registers, spills, times, warnings) and
+            ``config``.
+
+        Raises:
+            ArgumentError: an unknown name or element type, or a schedule that does not fit.
+            BackendError: the toolchain is missing, or the architecture is not supported.
         """
-        return self.gpu.compile(arch, **choices)
+        for name, value in unknown.items():
+            raise ArgumentError(f"{self.name}: compile takes no `{name}`: {self._instead(name, value)}")
+        return self.gpu.compile(arch, dtypes=dtypes, inputs=inputs, outputs=outputs, config=config, tap=tap)
+
+    def _instead(self, name: str, value: Any) -> str:
+        """What a keyword that `compile` does not have is written as."""
+        if any(d.name == name for d in self.ir.dtypes):
+            return f"write `dtypes={{{name!r}: {value!r}}}`"
+        if any(p.name == name for p in self.ir.params):
+            return "a compiled kernel is good for all arrays; `inputs` names the optional ones that calls pass"
+        if name in self.ir.axes:
+            return "a compiled kernel is good for all lengths"
+        options = ("arch", "dtypes", "inputs", "outputs", "config")
+        return did_you_mean(name, options) or f"it takes {', '.join(options)}"
 
     def plan(self, /, *, outputs: Any = None, out: Any = None, config: Any = None, **arguments: Any) -> Planned:
         """Prepare a call on CUDA arrays: the result runs it again and again at a few microseconds of host time.

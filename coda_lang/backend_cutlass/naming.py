@@ -11,3 +11,8 @@ def identifier(name: str) -> str:
     return "".join(
         c if (c.isascii() and c.isalnum()) or c == "_" else "_out" if c == "'" else f"_u{ord(c):x}_" for c in name
     )
+
+
+def of_entry(entry: str) -> str:
+    """The kernel that an entry function is made of, as messages name it."""
+    return entry.removeprefix("cutlass_").removeprefix("coda_")

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from coda_lang.backend_cutlass import elf
+from coda_lang.backend_cutlass.config import Config
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,23 @@ class Report:
             TypeError: fields are missing or unknown.
         """
         return replace(Report(**data), warnings=tuple(data["warnings"]))
+
+
+def spill_warning(report: Report, config: Config | None) -> str | None:
+    """What to tell the user of a kernel that keeps part of its values in local memory; None if none does.
+
+    It is no part of `Report.warnings`: the tuner measures a schedule that spills, and may keep it.
+    """
+    stored, loaded = report.spill_store_bytes, report.spill_load_bytes
+    if not stored and not loaded:
+        return None
+    text = f"registers spill: each thread stores {stored} bytes of values to memory and loads {loaded}"
+    if config is None:
+        return f"{text}; compute less in one program"
+    thrifty = replace(config, rolled=1, epilogue_n=32)
+    if thrifty == config:
+        return f"{text}; load or store fewer tiles in one kernel"
+    return f"{text}; try the schedule {thrifty}, or load and store fewer tiles in one kernel"
 
 
 def read(cubin: bytes, entry: str, log: str, *, arch: str, nvrtc: str, shared_bytes: int, seconds: float) -> Report:

@@ -105,7 +105,7 @@ def choose(program: Runnable, options: Options) -> str:
 
 
 def _only_interpreted(program: Runnable, arguments: Mapping[str, Any], options: Options) -> bool:
-    """Whether the call multiplies f8 operands, which the GPU path does not yet. Raises BackendError if it is asked to."""
+    """Whether the call multiplies f8 operands, which the GPU path lacks. Raises BackendError if it must run there."""
     found = next((t for t in _operand_types(program, arguments) if t in F8), None)
     if found is None:
         return False

@@ -7,10 +7,9 @@ import time
 
 from coda_lang.backend_cutlass import elf
 from coda_lang.backend_cutlass.cache import Cache, Entry
+from coda_lang.backend_cutlass.naming import of_entry
 from coda_lang.cli import units
 from coda_lang.cli.table import Column, table
-
-_ENTRIES = ("cutlass_coda_", "coda_")  # what the names of entry functions begin with
 
 
 def run(options: argparse.Namespace) -> int:
@@ -57,5 +56,4 @@ def _kernel(cache: Cache, entry: Entry) -> str:
     except elf.BadElfError:
         return "?"
     name = next((s.name.removeprefix(".text.") for s in sections if s.name.startswith(".text.")), "?")
-    prefix = next((p for p in _ENTRIES if name.startswith(p)), "")
-    return name.removeprefix(prefix)
+    return of_entry(name)

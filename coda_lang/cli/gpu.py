@@ -14,7 +14,7 @@ from coda_lang.api import Program
 from coda_lang.backend_cutlass import device
 from coda_lang.backend_cutlass.config import Config
 from coda_lang.backend_cutlass.program import GpuProgram
-from coda_lang.backend_cutlass.report import Report
+from coda_lang.backend_cutlass.report import Report, spill_warning
 from coda_lang.call import Call, Caller, check_domains
 from coda_lang.cli.backend import Options, Ran
 from coda_lang.cli.comparison import compare
@@ -57,7 +57,9 @@ def run(program: Program, arguments: Mapping[str, Any], options: Options, progre
         "config": None if done.config is None else str(done.config),
         "report": asdict(done.report),
     }
-    return Ran("cuda", _note(done), done.outputs, done.seconds, tile, done.remarks, compared, facts)
+    spills = spill_warning(done.report, done.config)
+    remarks = done.remarks if spills is None else (*done.remarks, spills)
+    return Ran("cuda", _note(done), done.outputs, done.seconds, tile, remarks, compared, facts)
 
 
 def launch(program: Program, arguments: Mapping[str, Any], options: Options) -> Launched:
@@ -89,7 +91,7 @@ def _tap(gpu: GpuProgram, call: Call[Kernel], options: Options) -> Any:
     assert kernel.cols is not None
     try:
         gpu.emit(call, gpu.config(call, options.config, True), True)
-    except BackendError:
+    except (ArgumentError, BackendError):
         return None
     shape = (call.binding.length(kernel.rows), call.binding.length(kernel.cols))
     return arrays.library("cupy").empty(shape, "f32", DEVICE)

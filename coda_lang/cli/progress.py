@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Self
 
 PATIENCE, INTERVAL, BAR = 1.0, 0.1, 30
+ENOUGH = 0.05  # of the whole, before the time left is worth telling
 
 
 class Progress:
@@ -19,6 +20,7 @@ class Progress:
         self.title = title
         self.start = time.monotonic()
         self.shown_at = 0.0
+        self.updates = 0
         self.visible = False
         self.enabled = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
 
@@ -34,19 +36,21 @@ class Progress:
 
     def __call__(self, done: int, total: int) -> None:
         now = time.monotonic()
+        self.updates += 1
         if not self.enabled or done >= total or now - self.start < PATIENCE or now - self.shown_at < INTERVAL:
             return
         self.shown_at, self.visible = now, True
         width = shutil.get_terminal_size().columns
-        sys.stderr.write("\r\x1b[2K" + bar(self.title, done, total, now - self.start)[: max(1, width - 1)])
+        seconds = now - self.start if self.updates > 1 else None  # the first part also prepares what the others use
+        sys.stderr.write("\r\x1b[2K" + bar(self.title, done, total, seconds)[: max(1, width - 1)])
         sys.stderr.flush()
 
 
-def bar(title: str, done: int, total: int, seconds: float) -> str:
-    """`title ━━━━────  40 %  12 s left`."""
+def bar(title: str, done: int, total: int, seconds: float | None) -> str:
+    """`title ━━━━────  40 %  12 s left`; without the seconds that were spent, or early on, `…` for the time left."""
     part = done / total if total else 1.0
     full = int(BAR * part)
-    left = f"{_time(seconds * (1 - part) / part)} left" if part > 0 else "…"
+    left = "…" if seconds is None or part < ENOUGH else f"{_time(seconds * (1 - part) / part)} left"
     return f"{title} {'━' * full}{'─' * (BAR - full)} {part:4.0%}  {left}"
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +122,37 @@ def test_a_missing_package_does_not_go_unnoticed(capsys: Out, stand: Stand, monk
     assert "warning: the GPU is not used: NVRTC (libnvrtc.so.13) was not found" in captured.err
     assert "interpreter" in captured.out
     assert not stand.asked
+
+
+F8 = """kernel f8<M, N, K; T: bf16 | f8e4m3>(a: T[M, K], b: T[N, K]) -> (y: bf16[M, N]) { y <- a @ b.T }
+kernel always<M, N, K>(a: f8e5m2[M, K], b: f8e5m2[N, K]) -> (y: bf16[M, N]) { y <- a @ b.T }
+"""
+
+
+def test_f8_operands_are_left_to_the_interpreter(capsys: Out, stand: Stand, tmp_path: Path) -> None:
+    path = tmp_path / "f8.coda"
+    path.write_text(F8)
+    for arguments, name in ((["f8", "--dtype", "T=f8e4m3"], "f8e4m3"), (["always"], "f8e5m2")):
+        assert main([str(path), *arguments, *SMALL]) == 0
+        captured = capsys.readouterr()
+        expected = f"warning: the GPU is not used: the product of {name} operands does not run on the GPU yet\n"
+        assert captured.err == expected
+        assert captured.out.splitlines()[1].startswith("interpreter, ")
+        assert main([str(path), *arguments, *SMALL, "--backend", "interp"]) == 0
+        assert capsys.readouterr().err == ""
+        assert main([str(path), *arguments, *SMALL, "--backend", "cuda"]) == 2
+        assert "help: write --backend interp, or pass bf16 or f16 operands" in capsys.readouterr().err
+    assert not stand.asked
+    assert main([str(path), "f8", *SMALL]) == 0
+    assert len(stand.asked) == 1
+
+
+def test_spills_are_remarked(capsys: Out, stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
+    del stand
+    monkeypatch.setitem(globals(), "REPORT", replace(REPORT, spill_store_bytes=40, spill_load_bytes=48))
+    assert main([SWIGLU, *SMALL, "--config", "64x128,pingpong"]) == 0
+    text = "registers spill: each thread stores 40 bytes of values to memory and loads 48; try the schedule 64x128,"
+    assert capsys.readouterr().out.splitlines()[3].startswith(text)
 
 
 def test_domains_are_checked_before_the_launch(capsys: Out, stand: Stand, tmp_path: Path) -> None:

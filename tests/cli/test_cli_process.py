@@ -198,7 +198,7 @@ def test_a_compile_says_so_on_a_terminal_only(tmp_path: Path) -> None:
     arguments = ("cubin", str(PROGRAMS / "reduces.coda"), "rstd_from_squares")
     code, seen = _on_a_terminal(*arguments, CODA_CACHE_DIR=str(tmp_path))
     assert code == 0
-    assert "compiling coda_rstd_from_squares for sm_90a …" in seen
+    assert "compiling rstd_from_squares for sm_90a …" in seen
     assert "compiling" not in _on_a_terminal(*arguments, CODA_CACHE_DIR=str(tmp_path))[1]  # it is in the cache
     assert coda_run(*arguments, CODA_CACHE_DIR=str(tmp_path / "new")).stderr == b""
 
@@ -206,4 +206,6 @@ def test_a_compile_says_so_on_a_terminal_only(tmp_path: Path) -> None:
 def test_the_bar() -> None:
     assert bar("x", 0, 10, 2.0) == f"x {'─' * 30}   0%  …"
     assert bar("x", 5, 10, 2.0) == f"x {'━' * 15}{'─' * 15}  50%  2 s left"
-    assert bar("x", 1, 100, 3.0).endswith("1%  4 min 57 s left")
+    assert bar("x", 10, 100, 33.0).endswith("10%  4 min 57 s left")
+    assert bar("x", 4, 100, 3.0).endswith("4%  …")  # too early to tell
+    assert bar("x", 50, 100, None).endswith("50%  …")
