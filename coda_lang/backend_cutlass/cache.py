@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,21 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from coda_lang.backend_cutlass.files import TEMPORARY, write_atomically
+from coda_lang.folders import cache_root
 
 FORMAT = 1  # of the entries: part of the folder's name and of every key
 _MAGIC = "coda-kernel"
 _SUFFIX = ".kernel"
 _STALE_SECONDS = 3600.0  # a temporary file older than this has lost its writer
-
-
-def default_root() -> Path:
-    """CODA_CACHE_DIR, else ``coda-lang`` in XDG_CACHE_HOME (where relative paths do not count) or in ``~/.cache``."""
-    own = os.environ.get("CODA_CACHE_DIR")
-    if own:
-        return Path(own).expanduser()
-    xdg = os.environ.get("XDG_CACHE_HOME", "")
-    base = Path(xdg) if os.path.isabs(xdg) else Path(os.path.expanduser("~")) / ".cache"
-    return base / "coda-lang"
 
 
 def key_of(*parts: str) -> str:
@@ -58,10 +48,10 @@ class Entry:
 
 
 class Cache:
-    """The entries below a folder (`default_root()` unless given)."""
+    """The entries below a folder (`cache_root()` unless given)."""
 
     def __init__(self, root: Path | None = None) -> None:
-        self.root = default_root() if root is None else root
+        self.root = cache_root() if root is None else root
 
     @property
     def _kernels(self) -> Path:

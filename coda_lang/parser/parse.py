@@ -13,6 +13,7 @@ from lark import Lark, Token, Tree
 from lark.exceptions import UnexpectedInput, VisitError
 
 from coda_lang.errors import SHOWN, CodaError, Diagnostic
+from coda_lang.folders import own_cache_root
 from coda_lang.parser import syntax
 from coda_lang.parser.build import Builder
 from coda_lang.parser.mistakes import KEYWORDS, explain
@@ -30,7 +31,11 @@ _STATEMENT = re.compile(r"^[ \t]*(?:[^\W\d]\w*(?:[ \t]*,[ \t]*[^\W\d]\w*)*[ \t]*
 @cache
 def grammar() -> Lark:
     text = files("coda_lang.parser").joinpath("grammar.lark").read_text(encoding="utf-8")
-    return Lark(text, parser="lalr", propagate_positions=True, maybe_placeholders=True)
+    # Its tables take longer to make than all else that a short process does. Lark unpickles them: nobody else may write
+    # there. It checks that they are of this grammar and these versions, and makes them again if they cannot be read.
+    folder = own_cache_root()
+    tables = str(folder / "grammar.tables") if folder is not None else False
+    return Lark(text, parser="lalr", propagate_positions=True, maybe_placeholders=True, cache=tables)
 
 
 def read_source(path: str | os.PathLike[str]) -> Source:

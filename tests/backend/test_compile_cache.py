@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from coda_lang.backend_cutlass import cache, fingerprint
+from coda_lang import folders
+from coda_lang.backend_cutlass import fingerprint
 from coda_lang.backend_cutlass.cache import Cache, key_of
 from coda_lang.backend_cutlass.files import TEMPORARY, write_atomically
 
@@ -79,9 +80,9 @@ def test_the_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("CODA_CACHE_DIR", raising=False)
     monkeypatch.setenv("HOME", "/home/someone")
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")
-    assert cache.default_root() == Path("/home/someone/.cache/coda-lang")
+    assert folders.cache_root() == Path("/home/someone/.cache/coda-lang")
     monkeypatch.setenv("XDG_CACHE_HOME", "/xdg")
-    assert cache.default_root() == Path("/xdg/coda-lang")
+    assert folders.cache_root() == Path("/xdg/coda-lang")
     monkeypatch.setenv("CODA_CACHE_DIR", str(tmp_path / "here"))
     assert Cache().root == tmp_path / "here"
 
