@@ -5,7 +5,7 @@ Both backends bind a call here, before anything is computed or launched, so a wr
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 
@@ -172,9 +172,14 @@ def _check_lengths(binding: Binding, origin: dict[str, str], shapes: Mapping[str
             raise ArgumentError(f"{kernel.name}: {text}; the nearest legal values are {near} and {near + divisor}")
 
 
-def _extents_used(kernel: Definition, shapes: Mapping[str, Shape]) -> Iterator[tuple[Dim, str]]:
+def axes_needed(kernel: Definition, passed: Collection[str]) -> set[str]:
+    """The axes whose lengths a call with these inputs needs: for tensors, values and outputs, or in arithmetic."""
+    return {d.axis for d, _ in _extents_used(kernel, passed) if d.axis is not None and not d.tiled}
+
+
+def _extents_used(kernel: Definition, passed: Collection[str]) -> Iterator[tuple[Dim, str]]:
     for param in kernel.params:
-        if param.name in shapes:
+        if param.name in passed:
             yield from ((d, f"`{param.name}`") for d in param.dims)
     for output in kernel.outputs:
         yield from ((d, f"output `{output.name}`") for d in output.dims)

@@ -154,7 +154,9 @@ def _interpret(program: Runnable, arguments: Mapping[str, Any], options: Options
         progress=progress,
     )
     seconds = time.perf_counter() - start
-    note = f"interpreter{' in f64' if options.exact else ''}, tiles of {tile[0]}x{tile[1]}"
+    note = f"interpreter{' in f64' if options.exact else ''}"
+    if program.kind != "reduce":  # it takes as many partials as it is given
+        note += f", tiles of {tile[0]}x{tile[1]}"
     remarks: tuple[str, ...] = ()
     if isinstance(program, BlockProgram):
         remarks = (temporaries(program.memory(**arguments, tile=tile, outputs=options.outputs)),)

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from coda_lang import api
+from coda_lang import binding as bindings
+from coda_lang.call import specialise
 from coda_lang.cli import arrays, backend, terminal
 from coda_lang.cli.arguments import UsageError, collected
 from coda_lang.cli.comparison import comparison_table
@@ -64,7 +68,7 @@ def _arguments(program: backend.Runnable, options: argparse.Namespace, tile: tup
     given |= _from_files(program, inputs, dtypes, options.cast)
     drawn_optional = [name for name, text in inputs.items() if text == RANDOM]
     with Progress("drawing data") as progress:
-        return draw(
+        drawn = draw(
             program.ir,
             seed=options.seed,
             sizes=sizes,
@@ -74,6 +78,29 @@ def _arguments(program: backend.Runnable, options: argparse.Namespace, tile: tup
             tile=tile,
             progress=progress,
         )
+    if any(params[n].dims for n, text in inputs.items() if text != RANDOM):
+        drawn = _without_guesses(program, drawn, sizes, options.outputs)
+    return drawn
+
+
+def _without_guesses(
+    program: backend.Runnable, drawn: Drawn, sizes: Mapping[str, int], outputs: list[str] | None
+) -> Drawn:
+    """Beside arrays from files, a length that neither they nor an option fix is no small one that would do.
+
+    Raises UsageError for one that the program needs: its results would be wrong, and look right.
+    """
+    guessed = [n for n in program.ir.axes if n in drawn.arguments and n not in sizes]
+    passed = frozenset(drawn.arguments) - set(program.ir.axes)
+    asked = bindings.asked_outputs(program.ir, outputs)
+    needed = bindings.axes_needed(specialise(program.ir, passed, asked), passed)
+    for name in guessed:
+        if name in needed:
+            split = next((s for s in program.ir.splits if name in (s.axis, s.outer.axis, s.inner.axis)), None)
+            hint = f" ({split.axis} = {split.outer} * {split.inner})" if split is not None else ""
+            raise UsageError(f"no file fixes axis {name} of {program.name}{hint}", f"write --dim {name}=…")
+    arguments = {n: x for n, x in drawn.arguments.items() if n not in guessed}
+    return replace(drawn, arguments=arguments, sizes={n: x for n, x in drawn.sizes.items() if n not in guessed})
 
 
 def _known_name(program: backend.Runnable, option: str, name: str) -> None:
@@ -144,6 +171,8 @@ def _show(
     types = " ".join(f"{n}={t}" for n, t in drawn.dtypes.items())
     print(f"{terminal.paint(program.name, 'bold')}  {'  '.join(part for part in (sizes, types) if part)}")
     random = f"; {', '.join(drawn.random)} random with seed {options.seed}" if drawn.random else ""
+    if program.kind == "reduce" and any(d.tiled for p in program.ir.params if p.name in drawn.random for d in p.dims):
+        random += f", partials of tiles of {ran.tile[0]}x{ran.tile[1]}"
     print(terminal.paint(f"{ran.note}, {_seconds(ran.seconds)}{random}", "dim"))
     for remark in ran.remarks:
         print(terminal.paint(remark, "dim"))

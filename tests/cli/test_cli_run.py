@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import ml_dtypes
@@ -178,6 +179,38 @@ def test_shapes_that_contradict(capsys: Out, good: str, tmp_path: Path) -> None:
 def _vector(folder: Path) -> str:
     np.save(folder / "v.npy", np.ones(4, np.float32))
     return f"cos={folder}/v.npy"
+
+
+RSTD = (str(PROGRAMS / "residual_rms.coda"), "rstd_from_squares", "--scalar", "eps=0")
+
+
+def test_a_length_that_no_file_fixes_is_not_guessed(capsys: Out, tmp_path: Path) -> None:
+    np.save(tmp_path / "sq.npy", np.full((37, 3), 100, np.float32))
+    sq = ("--input", f"sq={tmp_path}/sq.npy")
+    message = _fails(capsys, *RSTD, *sq)
+    assert message == "error: no file fixes axis N of rstd_from_squares\n  help: write --dim N=…\n"
+    (out,) = _json(capsys, *RSTD, *sq, "--dim", "N=300")["outputs"]  # type: ignore[misc]
+    assert (out["min"], out["max"], out["shape"]) == (1.0, 1.0, [37])
+    assert _json(capsys, *RSTD)["sizes"] == {"M": 256, "N": 512}  # all is random: any length will do
+    np.save(tmp_path / "x.npy", np.ones((3, 256)).astype(np.float16))
+    heads = str(PROGRAMS / "qk_norm.coda")
+    np.save(tmp_path / "b.npy", np.ones((256, 8)).astype(np.float16))
+    message = _fails(capsys, heads, "--input", f"b={tmp_path}/b.npy", "--dtype", "T=f16", "--cast")
+    assert "no file fixes axis" in message
+    assert "H * D" in message
+
+
+def test_lengths_that_do_not_matter_are_not_shown(capsys: Out, tmp_path: Path) -> None:
+    np.save(tmp_path / "lse.npy", np.zeros((37, 3), np.float32))
+    arguments = (str(PROGRAMS / "cross_entropy.coda"), "lse_from_partials", "--input", f"lse={tmp_path}/lse.npy")
+    assert main(arguments) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["lse_from_partials", "M=37"]
+    assert re.fullmatch(r"interpreter, \S+ .?s", lines[1])
+    assert main(arguments[:2]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["lse_from_partials", "M=256", "N=512"]
+    assert lines[1].endswith("; lse random with seed 0, partials of tiles of 128x256")
 
 
 def test_infinities_and_nan_in_json(capsys: Out, tmp_path: Path) -> None:
