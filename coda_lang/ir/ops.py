@@ -100,14 +100,7 @@ _ROWS = (
     Op("tile_absmax", 4, "F", "F", "the largest |x| of the tile, along `over`; NaN if any is", identity=0.0),
     Op("segment_sum", 4, "F", "F", "Σ over each run of D columns, where N = H * D and `over` is D", identity=0.0),
     # -- class 5: a state carried across the columns of a tile -------------------------------------------------
-    Op(
-        "tile_logsumexp",
-        5,
-        "F",
-        "F",
-        "ln Σ eˣ over the tile, by a running max and sum; a GPU has it for |x| < 2.3e38",
-        identity=-np.inf,
-    ),
+    Op("tile_logsumexp", 5, "F", "F", "ln Σ eˣ over the tile; on a GPU for |x| < 2.3e38", identity=-np.inf),
     Op("tile_welford", 5, "F", "F", "count, mean and Σ(x − mean)² of the tile, along `over`: three results"),
     # -- reduce bodies -----------------------------------------------------------------------------------------
     Op("reduce_sum", 0, "F", "F", "sum(x, over=axis)", callable=False, identity=0.0),
