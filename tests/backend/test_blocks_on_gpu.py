@@ -21,7 +21,10 @@ from coda_lang.arrays import ITEM_BYTES, ArrayView
 from coda_lang.backend_cutlass import block
 from coda_lang.backend_cutlass import program as gpu
 from coda_lang.backend_cutlass.abi import output_key
+from coda_lang.backend_cutlass.device import Device
 from coda_lang.call import Call
+from coda_lang.cli import gpu_block
+from coda_lang.cli.backend import Options
 from coda_lang.data import draw
 from coda_lang.errors import ArgumentError
 from coda_lang.ir.numerics import STORAGE
@@ -54,6 +57,7 @@ class Launched:
     outputs: list[str]
     tile: tuple[int, int]
     notes: tuple[str, ...] = ()
+    config: None = None
     binds: int = 0
 
     def __call__(self) -> None:
@@ -221,3 +225,36 @@ def test_scalars_are_part_of_a_plan(launches: list[Launched], on_gpu: Make) -> N
     for k in (2.0, 3.0, -0.0, 0.0):
         got = program(x=x, k=k).y.data
         np.testing.assert_array_equal(got, np.float32(k) * np.float32(k) * x.data)
+
+
+@pytest.mark.parametrize("comparing", [False, True])
+def test_the_command_line_runs_and_compares_blocks(
+    comparing: bool, launches: list[Launched], on_gpu: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = coda.load(PROGRAMS / "llama_layer.coda").llama_head_bwd
+    arguments = drawn(program, M=40, D=64, V=96)
+    monkeypatch.setattr(arrays, "to_device", lambda x, device, name: on_device(on_gpu, {name: x})[name])
+    monkeypatch.setattr(gpu_block, "_synchronise", lambda: None)
+    monkeypatch.setattr(gpu_block, "_read", lambda view: host(view).copy())
+    monkeypatch.setattr(gpu_block.device, "get", lambda ordinal: Device(ordinal, "Fake GPU", 132, 0))
+    want = program.interpret(**{n: np.copy(x) if isinstance(x, np.ndarray) else x for n, x in arguments.items()})
+    ran = gpu_block.run(program, arguments, Options(compare=comparing), None)
+    for name, x in want.items():
+        same_values(ran.outputs[name], x)
+    assert ran.facts is not None
+    assert [x["kernel"] for x in ran.facts["launches"]] == [
+        "rmsnorm_cross_entropy_bwd", "linear_dx", "drstd_from_partials", "linear_dw_accumulate",
+    ]  # fmt: skip
+    names = [line.name for line in ran.compared]
+    if comparing:
+        assert all(not line.wrong for line in ran.compared)
+        assert "rmsnorm_cross_entropy_bwd.da" in names
+        assert "linear_dw_accumulate.dw" in names
+    else:
+        assert not names
+
+
+def same_values(got: Any, want: Any) -> None:
+    """Up to the order of sums: the schedules' tiles are not the interpreter's."""
+    wide = want.astype(np.float64)
+    assert np.abs(got.astype(np.float64) - wide).max() <= 0.02 * np.abs(wide).max()
