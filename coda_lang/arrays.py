@@ -204,6 +204,15 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
     return np.dtype(theirs)
 
 
+def converted(name: str, dtype: str, library: str) -> str:
+    """How the array `name` of a library is written in another element type of the language, for a help line."""
+    theirs = _NAMES_IN_NUMPY[dtype]
+    if library == "torch":
+        return f"`{name}.to(torch.{theirs})`"
+    module = "ml_dtypes" if dtype in ("bf16", *F8) else "cupy" if library == "cupy" else "numpy"
+    return f"`{name}.astype({module}.{theirs})`"
+
+
 class _HostMemory:
     """Lets NumPy look at memory that a view's owner keeps alive."""
 
@@ -258,7 +267,8 @@ def _torch_view(tensor: Any, name: str) -> ArrayView:
         raise ArgumentError(f"{name}: no element type of the language is {tensor.dtype}; there are {', '.join(DTYPES)}")
     kind = tensor.device.type
     if kind not in ("cpu", "cuda") or str(tensor.layout) != "torch.strided":
-        raise ArgumentError(f"{name}: expected a dense CPU or CUDA tensor, got {tensor.layout} on {tensor.device}")
+        got = "a sparse one" if str(tensor.layout) != "torch.strided" else f"one on {tensor.device}"
+        raise ArgumentError(f"{name}: expected a dense CPU or CUDA tensor, got {got}")
     if tensor.is_neg():  # a lazy negation: the memory holds the opposite
         tensor = tensor.resolve_neg()
     device = tensor.device.index if kind == "cuda" else None

@@ -102,28 +102,37 @@ def _bind_shape(binding: Binding, origin: dict[str, str], param: Param, shape: S
         plural = "" if len(param.dims) == 1 else "s"
         text = f"`{param.name}` is {wanted} and must have {len(param.dims)} dimension{plural}, got {got}"
         raise ArgumentError(f"{kernel.name}: {text}")
+    before = dict(binding.extents)
     for i, (dim, length) in enumerate(zip(param.dims, shape.shape, strict=True)):
-        place = f"dimension {i} of `{param.name}`"
+        place = f"dimension {i} of `{param.name}` (shape {_show(shape.shape)})"
         if dim.tiled:
             binding.opaque[dim] = length
             continue
         if dim.axis is None:
             if length != dim.coef:
-                raise ArgumentError(f"{kernel.name}: {place} must be {dim}, got {length} (shape {_show(shape.shape)})")
+                raise ArgumentError(f"{kernel.name}: {place} must be {dim}, got {length}")
             continue
         axis = Fraction(length) / dim.coef
         if axis.denominator != 1:
             rule = f"{place} is {dim} and must be a multiple of {dim.coef.numerator}, got {length}"
-            raise ArgumentError(f"{kernel.name}: {rule} (shape {_show(shape.shape)})")
+            raise ArgumentError(f"{kernel.name}: {rule}")
         known = binding.extents.get(dim.axis)
         if known is not None and known != axis:
             expected = dim.coef * known
             shown = f"{expected}" if expected.denominator == 1 else f"{known}·{dim.coef}"
             reason = f"{dim.axis} is {known} by {origin[dim.axis]}"
-            text = f"{place} is {dim} and must be {shown}, got {length}: {reason} (shape {_show(shape.shape)})"
+            turned = f"; `{param.name}` looks transposed" if _fits(param.dims, shape.shape[::-1], before) else ""
+            text = f"{place} is {dim} and must be {shown}, got {length}: {reason}{turned}"
             raise ArgumentError(f"{kernel.name}: {text}")
         binding.extents.setdefault(dim.axis, int(axis))
         origin.setdefault(dim.axis, f"`{param.name}`")
+
+
+def _fits(dims: tuple[Dim, ...], shape: tuple[int, ...], known: Mapping[str, int]) -> bool:
+    """Whether a matrix's shape agrees with the lengths that are known, of which there is one for some dimension."""
+    pairs = [(d, n, known.get(d.axis) if d.axis is not None else 1) for d, n in zip(dims, shape, strict=True)]
+    meets = all(axis is None or d.tiled or d.coef * axis == n for d, n, axis in pairs)
+    return len(dims) == 2 and meets and any(d.axis in known for d in dims)
 
 
 def _bind_splits(binding: Binding, origin: dict[str, str]) -> None:
@@ -139,17 +148,29 @@ def _bind_splits(binding: Binding, origin: dict[str, str]) -> None:
             binding.extents[split.axis] = outer * inner
             origin[split.axis] = form
         elif whole is not None and (outer is None) != (inner is None):
+            check_splits(binding.definition, binding.extents)
             known = outer if outer is not None else inner
-            missing, name = (split.inner, split.outer) if inner is None else (split.outer, split.inner)
+            missing = split.inner if inner is None else split.outer
             assert known is not None and missing.axis is not None
-            if known == 0 or whole % known:
-                text = f"{split.axis} must be a multiple of {name} = {known}, got {whole}"
-                raise ArgumentError(f"{binding.definition.name}: {text} ({form})")
             binding.extents[missing.axis] = whole // known
             origin[missing.axis] = form
         elif whole is not None and outer is not None and inner is not None and outer * inner != whole:
             text = f"{form} does not hold: {whole} is not {outer} * {inner}"
             raise ArgumentError(f"{binding.definition.name}: {text}")
+
+
+def check_splits(definition: Definition, known: Mapping[str, int]) -> None:
+    """Of N = H * D with N and one factor known, N is a multiple of that. Raises ArgumentError."""
+    for split in definition.splits:
+        whole = known.get(split.axis)
+        lengths = [(d, int(d.coef) if d.axis is None else known.get(d.axis)) for d in (split.outer, split.inner)]
+        for factor, length in lengths:
+            alone = sum(x is None for _, x in lengths) == 1
+            if alone and whole is not None and length is not None and (length == 0 or whole % length):
+                name = f"{factor} = {length}" if factor.axis is not None else f"{length}"
+                text = f"{split.axis} must be a multiple of {name}, got {whole}"
+                form = f"{split.axis} = {split.outer} * {split.inner}"
+                raise ArgumentError(f"{definition.name}: {text} ({form})")
 
 
 def _check_lengths(binding: Binding, origin: dict[str, str], shapes: Mapping[str, Shape]) -> None:

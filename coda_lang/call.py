@@ -18,6 +18,7 @@ from coda_lang.ir import passes, prune
 from coda_lang.ir.axes import Grid
 from coda_lang.ir.numerics import STORAGE
 from coda_lang.ir.program import Block, Definition, Kernel, Number, Output, Param
+from coda_lang.ir.types import DTYPES, DType
 
 D = TypeVar("D", bound=Definition)
 
@@ -138,15 +139,27 @@ class Caller(Generic[D]):
                 raise ArgumentError(f"{self.ir.name}: {text}")
             x = plain
             if x.dtype.type not in {t.type for t in STORAGE.values()}:
-                raise ArgumentError(f"{self.ir.name}: `{p.name}` must be {self._choices(p)}, got {x.dtype}")
+                kind = {"f": "float", "i": "int", "u": "int"}.get(x.dtype.kind)
+                raise self._wrong_type(p, str(x.dtype), kind, "numpy")
         try:
-            return arrays.view(x, f"{self.ir.name}: `{p.name}`", str(p.dtype))
+            found = arrays.view(x, f"{self.ir.name}: `{p.name}`", str(p.dtype))
         except TypeError as error:
             raise ArgumentError(f"{self.ir.name}: `{p.name}` is no array: {error}") from None
+        if all(found.dtype != c.name for c in self._choices(p)):
+            raise self._wrong_type(p, found.dtype, DTYPES[found.dtype].kind, found.library)
+        return found
 
-    def _choices(self, p: Param) -> str:
-        choices = next((d.choices for d in self.ir.dtypes if d.name == p.dtype), (p.dtype,))
-        return " or ".join(map(str, choices))
+    def _choices(self, p: Param) -> tuple[DType, ...]:
+        if isinstance(p.dtype, DType):
+            return (p.dtype,)
+        return next(d.choices for d in self.ir.dtypes if d.name == p.dtype)
+
+    def _wrong_type(self, p: Param, got: str, kind: str | None, library: str) -> ArgumentError:
+        choices = self._choices(p)
+        text = f"`{p.name}` must be {' or '.join(map(str, choices))}, got {got}"
+        if kind == choices[0].kind:
+            text += f": pass {arrays.converted(p.name, choices[0].name, library)}"
+        return ArgumentError(f"{self.ir.name}: {text}")
 
     def _scalar(self, p: Param, x: Any) -> Number:
         if hasattr(x, "item") and getattr(x, "shape", None) == ():
@@ -188,7 +201,8 @@ class Caller(Generic[D]):
             raise ArgumentError(f"{self.ir.name}: {text}")
         for name in out:
             if name not in asked:
-                help = did_you_mean(str(name), asked) or f"the outputs of this call are {', '.join(sorted(asked))}"
+                known = [o.name for o in self.ir.outputs if o.name in asked]
+                help = did_you_mean(str(name), known) or f"the outputs of this call are {', '.join(known) or 'none'}"
                 raise ArgumentError(f"{self.ir.name}: `out` has no output `{name}`: {help}")
         wanted = {o.name: str(o.dtype) for o in self.ir.outputs}
         return {n: arrays.view(x, f"{self.ir.name}: out `{n}`", wanted[n]) for n, x in out.items()}

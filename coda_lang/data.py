@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from coda_lang.binding import Binding, Shape
+from coda_lang.binding import Binding, Shape, check_splits
 from coda_lang.domains import bound_value, inside, show_domain
 from coda_lang.errors import ArgumentError, did_you_mean
 from coda_lang.ir.numerics import STORAGE, Array, from_storage, to_storage
@@ -146,6 +146,8 @@ def choose_sizes(
         if length < 0:
             raise ArgumentError(f"{kernel.name}: axis `{name}` is a length, got {length}")
     known = {**_from_shapes(kernel, shapes or {}), **(sizes or {})}
+    _propagate(kernel, known)
+    check_splits(kernel, known)
     factors = _factors(kernel)
     wanted = {n: _default_length(kernel, n) for n in kernel.axes}
     for dim, least in _least_lengths(kernel):

@@ -261,6 +261,14 @@ def test_wrong_calls(capsys: Out, good: str, arguments: list[str], text: str) ->
     assert text in _fails(capsys, good, *arguments)
 
 
+def test_a_split_that_does_not_divide(capsys: Out) -> None:
+    heads = str(PROGRAMS / "qk_norm.coda")
+    message = _fails(capsys, heads, "--dim", "N=96", "--dim", "H=5")
+    assert message == "error: qk_norm: N must be a multiple of H = 5, got 96 (N = H * D)\n"
+    assert "N must be a multiple of D = 0, got 96" in _fails(capsys, heads, "--dim", "N=96,D=0")
+    assert "N = H * D does not hold: 96 is not 5 * 7" in _fails(capsys, heads, "--dim", "N=96,H=5,D=7")
+
+
 def test_check_domains(capsys: Out, good: str, tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.array([[1, -1]], np.float32))
     arguments = [good, "total", "--input", f"x={tmp_path}/x.npy"]
