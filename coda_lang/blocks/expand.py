@@ -51,7 +51,6 @@ class Launch:
     scalars: dict[str, Number]
     axes: dict[str, int]
     outputs: dict[str, Piece]
-    tile: Tile
 
 
 @dataclass
@@ -191,7 +190,7 @@ class _Expander:
             results = {
                 o.name: self._result(names[o.name], stored, inner.shape(o, tile), inner.dtype(o)) for o in form.outputs
             }
-            self.made.launches.append(Launch(step.callee, tensors, numbers, axes, results, tile))
+            self.made.launches.append(Launch(step.callee, tensors, numbers, axes, results))
         return {names[o]: piece for o, piece in results.items()}
 
     def _result(self, name: str, stored: Mapping[str, Piece], shape: tuple[int, ...], dtype: DType) -> Piece:

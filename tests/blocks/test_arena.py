@@ -28,7 +28,7 @@ def expansions(draw: st.DrawFn) -> Expansion:
             )
             outputs[f"o{o}"] = made.whole(len(made.buffers) - 1)
         tensors = {f"i{i}": made.whole(i) for i in reads}
-        made.launches.append(Launch(KERNEL, tensors, {}, {}, outputs, (128, 256)))
+        made.launches.append(Launch(KERNEL, tensors, {}, {}, outputs))
     return made
 
 
