@@ -9,7 +9,7 @@ from unicodedata import category
 
 from lark.exceptions import UnexpectedCharacters, UnexpectedEOF, UnexpectedInput, UnexpectedToken
 
-from coda_lang.errors import Diagnostic
+from coda_lang.errors import Diagnostic, Note
 from coda_lang.source import Source, Span
 
 _DEFINES = frozenset({"import", "const", "fn", "kernel", "map", "reduce", "block"})
@@ -28,6 +28,19 @@ _CHARACTERS = {
     "^": "there is no power operator: multiply, or use exp2 and log2",
     "`": "names are written without quotes",
     "?": "there is no control flow: use `select(condition, x, y)`",
+    "×": "multiply with `*`",
+    "·": "multiply with `*`",
+    "÷": "divide with `/`",
+    "−": "the minus sign is `-`",
+    "–": "the minus sign is `-`",
+    "≤": "write `<=`",
+    "≥": "write `>=`",
+    "≠": "write `!=`",
+    "←": "a store is written `output <- value`",
+    "→": "outputs stand behind `->`",
+    "²": "write `x * x`",
+    "“": 'strings are written in double quotes: `"`',
+    "”": 'strings are written in double quotes: `"`',
     "\u00a0": "this is a no-break space: write a plain one",
 }
 
@@ -45,6 +58,16 @@ _WORDS = {
     "def": _FUNCTION,
     "lambda": _FUNCTION,
     "from": 'imports are written `import "file.coda" { name }`',
+}
+
+_TYPED = "names have no declared type"
+_ROUNDING = "a store rounds to the type of its output; within a body write `round<bf16>(x)`"
+_REDUCING = "write `tile_{0}(x, over=N)` in a kernel or map, `{0}(x, over=N)` in a reduce"
+_METHODS = {
+    "float": "a value is f32 until it is stored",
+    **dict.fromkeys(("to", "half", "bfloat16", "type", "astype", "cast"), _ROUNDING),
+    **{name: _REDUCING.format(name) for name in ("sum", "max")},
+    **dict.fromkeys(("t", "T", "transpose"), "only operands of the product are transposed: `a.T @ b`"),
 }
 
 _NEXT = r"[^\W\d]\w*(?:\s*,\s*[^\W\d]\w*)*\s*(?:=(?!=)|<-|\+<-)|return\b|\}"
@@ -72,7 +95,8 @@ def explain(error: UnexpectedInput, source: Source) -> tuple[Diagnostic, int]:
         return _unfinished(error, source), len(text)
     assert isinstance(error, UnexpectedToken)
     diagnostic = _Stop(error, source, at).explain()
-    return diagnostic, min(at, diagnostic.span.start)
+    resume = diagnostic.span.end if diagnostic.span.text == "return" else min(at, diagnostic.span.start)
+    return diagnostic, resume
 
 
 def _bad_character(source: Source, at: int) -> Diagnostic:
@@ -169,6 +193,8 @@ class _Stop:
         if token in KEYWORDS and "NAME" in self.accepts and not (self.starts_line and token in _DEFINES | {"return"}):
             text = f"`{token}` is a keyword and cannot be used as a name"
             return Diagnostic("E0008", self.span, text, "choose another name")
+        if (found := self._returned(start)) is not None:
+            return Diagnostic("E0003", found, "only a function returns", "outputs are stored: `output <- value`")
         if word in _WORDS and not self.accepts & {"RPAR", "RSQB"}:
             at = Span(self.source, start, len(self.before))
             return Diagnostic("E0003", at, f"`{word}` means nothing here", _WORDS[word])
@@ -178,9 +204,8 @@ class _Stop:
             return Diagnostic("E0003", at, text, None)
         if word and self._follows_expression(start):
             return Diagnostic("E0003", at, f"expected an operator or the next statement, found `{_short(word)}`", None)
-        if token in (")", "]", "}") and not self._opened():
-            help = "remove it, or add what it should close"
-            return Diagnostic("E0004", self.span, f"this `{token}` closes nothing", help)
+        if token in (")", "]", "}") and (bracket := self._bracket()) is not None:
+            return bracket
         opener = self._unclosed()
         if opener is not None:
             char = self.source.text[opener]
@@ -210,10 +235,32 @@ class _Stop:
         inner = [i for i in stack if self.source.text[i] != "{" and i < self.at]
         return inner[-1] if inner else None
 
-    def _opened(self) -> bool:
-        text = self.source.text
+    def _bracket(self) -> Diagnostic | None:
+        """What is wrong with a closing bracket, if it does not close the innermost open one."""
+        text, token = self.source.text, self.token
         stack = _open_brackets(text[: self.at])
-        return any(_CLOSERS[text[i]] == self.token for i in stack)
+        if not any(_CLOSERS[text[i]] == token for i in stack):
+            inner = stack[-1] if stack and text[stack[-1]] != "{" else None
+            if inner is None or text[self.at + 1 :].lstrip().startswith(_CLOSERS[text[inner]]):
+                help = "remove it, or add what it should close"
+                return Diagnostic("E0004", self.span, f"this `{token}` closes nothing", help)
+            wanted = _CLOSERS[text[inner]]
+            note = Note(f"the `{text[inner]}` is here", Span(self.source, inner, inner + 1))
+            message = f"this `{token}` does not close the `{text[inner]}`"
+            return Diagnostic("E0004", self.span, message, f"write `{wanted}`", (note,))
+        char = text[stack[-1]]
+        if _CLOSERS[char] == token:
+            return None
+        at = Span(self.source, stack[-1], stack[-1] + 1)
+        return Diagnostic("E0004", at, f"this `{char}` is not closed before `{token}`", f"add `{_CLOSERS[char]}`")
+
+    def _returned(self, start: int) -> Span | None:
+        """Where a `return` stands in the body of a kernel."""
+        if self.token == "return" and "RBRACE" in self.accepts and self.starts_line:
+            return self.span
+        if self.word == "return" and "__ANON_2" in self.accepts:
+            return Span(self.source, start, len(self.before))
+        return None
 
     def _known(self) -> tuple[str, str | None] | None:
         """The text and help of a mistake with a name."""
@@ -243,6 +290,8 @@ class _Stop:
             return f"`{_short(token)}` is no part of a number", "numbers are written 10, 0.5 or 1e-5"
         if (token == "." and after[:1].isdigit()) or (re.search(r"\d\.$", before) and accepts == {"NAME"}):
             return "unexpected `.`", "a number has a digit on both sides of its point: 0.5, 5.0"
+        if (mistaken := self._borrowed()) is not None:
+            return mistaken
         if token in _DEFINES and "RBRACE" in accepts:
             return f"`{token}` begins a definition inside a body", "close the body above with `}`"
         if token == "->" and "__ANON_2" in accepts:
@@ -251,6 +300,29 @@ class _Stop:
             return "a function's results have no declared type", "write `fn name(x) = expression`, or `{ … return x }`"
         if token in (":", "::") and accepts <= {"COMMA", "EQUAL", "RPAR"}:
             return "a function's arguments have no type", "functions work on whatever types they are called with"
+        return None
+
+    def _borrowed(self) -> tuple[str, str] | None:
+        """The text and help of what other languages write so."""
+        token, accepts, before = self.token, self.accepts, self.before
+        after = self.source.text[self.at + len(token) :]
+        method = re.search(r"\w\)?\s*\.\s*(\w+)$", before)
+        if token == "(" and method is not None and self.ends_expression:
+            name = method[1]
+            return "values have no methods", _METHODS.get(name, f"write `{_short(name)}(x)`")
+        if self.word and "__ANON_2" in accepts:  # the word begins a statement
+            if token == ":":
+                return _TYPED, f"write `{_short(self.word)} = …`: the type follows from the value"
+            if self.error.token.type == "NAME" and re.match(r"\s*=(?!=)", after):
+                return _TYPED, f"write `{_short(token)} = …`: the type follows from the value"
+        if before.endswith("->") and accepts == {"LPAR"}:
+            return "the outputs stand in parentheses", f"write `-> ({_short(token)}: …)`"
+        if token == "[" and accepts == {"LESS", "LPAR"}:
+            return "the axes stand in `<…>`", f"write `{_short(self.word)}<M, N>(…)`"
+        if token == ">" and before.endswith("="):
+            return "there is no `=>`", "a store is written `output <- value`, a comparison `x >= y`"
+        if token == "=" and after.startswith(">"):
+            return "there is no `=>`", "the outputs stand behind `->`"
         return None
 
     def _help(self) -> str | None:
@@ -263,8 +335,6 @@ class _Stop:
             return "only the rows of a table are indexed: `table[index, ...]`"
         if self.word == "import":
             return _WORDS["from"]
-        if self.word == "return":
-            return "only a function returns: a kernel stores its outputs with `<-`"
         if self.word == "round" and token == "(":
             return "write `round<bf16>(x)`"
         if "__ANON_2" in accepts and token == "[":
@@ -318,6 +388,8 @@ def _expected(accepts: set[str]) -> str:
     parts += [_SHOWN.get(n) or (f"`{_punctuation(n)}`" if n.startswith("__") else f"`{n.lower()}`") for n in ordered]
     if not parts:
         return "something else"
+    if "`or`" in parts:  # two of the word would be hard to read
+        return "one of " + " ".join(parts)
     return parts[0] if len(parts) == 1 else ", ".join(parts[:-1]) + " or " + parts[-1]
 
 

@@ -139,7 +139,8 @@ def _without_mistake(text: str, at: int) -> str:
         first = max((i for i in lines if i <= before), default=-1)
         after = min((i for i in lines if i > max(before, first)), default=-1)
         # A function without its `return` would be another mistake.
-        if first > body and after > 0 and not text[first:after].lstrip().startswith(("}", "return")):
+        kept = ("}", "return") if text.startswith("fn", begin) else ("}",)
+        if first > body and after > 0 and not text[first:after].lstrip().startswith(kept):
             begin, end = first, after
     return text[:begin] + re.sub(r"[^\n]", " ", text[begin:end]) + text[end:]
 
