@@ -1,19 +1,24 @@
-"""Train a small Llama (10 million parameters) twice from one seed, with plain PyTorch and with coda_lang's layers.
+"""Train a small Llama (10 million parameters) from one seed with plain PyTorch and with coda_lang's layers.
 
-    python examples/train_llama.py          # 300 steps on a GPU, each model in turn
+    python examples/train_llama.py          # 300 steps of each run, on a GPU
     python examples/train_llama.py --device cpu --steps 30 --hidden 64 --intermediate 160 --layers 2 --heads 4 \\
         --context 64 --batch 4 --lr 3e-3
 
-Parameters are f32, products bf16 (autocast), the residual stream bf16, AdamW. It writes a JSON file with both loss
-curves, tokens per second and peak memory, and an SVG plot of the curves beside it. The text, king_james.txt, is Genesis
-and Exodus in the King James Version (1611, public domain), a verse a line, from Debian's package `bible-kjv-text`.
+Parameters are f32, products bf16 (autocast), the residual stream bf16, AdamW. The runs, in turn: plain PyTorch in f32
+throughout (what the others' rounding is judged by), in bf16, in bf16 through torch.compile (on a GPU), and coda_lang.
+After each, the JSON file has its loss curve, the time of a step and the peak memory, beside the GPU, the driver and the
+versions; a picture of the curves is drawn beside it. The text, king_james.txt, is Genesis and Exodus in the King James
+Version (1611, public domain), a verse a line, from Debian's package `bible-kjv-text`.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
+import statistics
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +27,11 @@ from plain_llama import Config, PlainLlama
 from torch import Tensor, nn
 
 import coda_lang.torch as coda
+from coda_lang.environment import describe
 
 HERE = Path(__file__).resolve().parent
+RUNS = ("f32", "pytorch", "torch.compile", "coda_lang")
+WARM = 10  # steps that are not timed: the first ones compile and allocate
 
 
 class FusedLlama(nn.Module):
@@ -67,72 +75,122 @@ def learning_rate(step: int, steps: int, peak: float) -> float:
     return peak * min((step + 1) / warm, 1.0 - 0.9 * max(0, step - warm) / max(1, steps - warm))
 
 
+class Clock:
+    """The time between two marks, on a GPU without waiting for it."""
+
+    def __init__(self, cuda: bool) -> None:
+        self._cuda = cuda
+        self._marks: list[Any] = []
+
+    def mark(self) -> None:
+        if self._cuda:
+            event = torch.cuda.Event(enable_timing=True)
+            event.record()
+            self._marks.append(event)
+        else:
+            self._marks.append(time.perf_counter())
+
+    def milliseconds(self) -> list[float]:
+        pairs = zip(self._marks[:-1], self._marks[1:], strict=True)
+        if not self._cuda:
+            return [1e3 * (b - a) for a, b in pairs]
+        torch.cuda.synchronize()
+        return [a.elapsed_time(b) for a, b in pairs]
+
+
 def train(model: nn.Module, data: Tensor, device: str, peak: float, autocast: bool = True) -> dict[str, Any]:
-    """One pass over `data`; the loss before each step, tokens per second after the first steps, and peak memory."""
-    model = model.to(device)
+    """One pass over `data`: the loss before each step, the steps' times and their median, and peak memory."""
+    kind, cuda = torch.device(device).type, torch.device(device).type == "cuda"
+    resident = torch.cuda.memory_allocated() if cuda else 0
+    model, data = model.to(device), data.to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=peak, betas=(0.9, 0.95), weight_decay=0.1)
-    cuda = device.startswith("cuda")
+
+    def gradients(windows: Tensor) -> Tensor:
+        with torch.autocast(kind, torch.bfloat16, enabled=autocast):
+            loss: Tensor = model(windows[:, :-1].contiguous(), windows[:, 1:].contiguous())
+        loss.backward()
+        return loss.detach()
+
+    start = time.perf_counter()
+    if cuda and isinstance(model, FusedLlama):
+        coda.precompile(lambda: gradients(data[0]))
+        optimizer.zero_grad(set_to_none=True)
+    prepared = time.perf_counter() - start
     if cuda:
         torch.cuda.reset_peak_memory_stats()
-    steps, skipped, losses = len(data), min(10, len(data) - 1), []
-    start = time.perf_counter()
+    clock, losses = Clock(cuda), []
     for i, windows in enumerate(data):
-        if i == skipped:  # the first steps compile and allocate
-            if cuda:
-                torch.cuda.synchronize()
-            start = time.perf_counter()
         for group in optimizer.param_groups:
-            group["lr"] = learning_rate(i, steps, peak)
-        windows = windows.to(device)
-        with torch.autocast(device.partition(":")[0], torch.bfloat16, enabled=autocast):
-            loss = model(windows[:, :-1].contiguous(), windows[:, 1:].contiguous())
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()
+            group["lr"] = learning_rate(i, len(data), peak)
+        clock.mark()
+        losses.append(gradients(windows))
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-        losses.append(loss.detach())
-    curve = torch.stack(losses).tolist()  # waits for the device
-    rate = (steps - skipped) * data.shape[1] * (data.shape[2] - 1) / (time.perf_counter() - start)
-    peak_bytes = torch.cuda.max_memory_allocated() if cuda else None
-    return {"losses": curve, "tokens_per_second": rate, "peak_bytes": peak_bytes}
+        optimizer.zero_grad(set_to_none=True)
+    clock.mark()
+    times = clock.milliseconds()
+    step = statistics.median(times[min(WARM, len(times) - 1) :])
+    return {
+        "losses": torch.stack(losses).tolist(),
+        "step_ms": step,
+        "tokens_per_second": 1e3 * data.shape[1] * (data.shape[2] - 1) / step,
+        "peak_bytes": torch.cuda.max_memory_allocated() - resident if cuda else None,
+        "precompile_seconds": prepared,
+        "seconds": time.perf_counter() - start,
+        "step_samples_ms": times,
+    }
 
 
-def plot(curves: dict[str, list[float]]) -> str:
-    """The loss curves as an SVG picture."""
-    width, height, left, bottom = 720, 420, 60, 40
-    top = max(max(c) for c in curves.values())
-    low = min(min(c) for c in curves.values())
-    count = max(len(c) for c in curves.values())
-
-    def place(step: float, loss: float) -> str:
-        x = left + (width - left - 20) * step / max(1, count - 1)
-        y = 20 + (height - bottom - 20) * (top - loss) / max(1e-9, top - low)
-        return f"{x:.1f},{y:.1f}"
-
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif"',
-        '     font-size="12">',
-        f'<rect width="{width}" height="{height}" fill="white"/>',
-    ]
-    for i in range(6):
-        loss = low + (top - low) * i / 5
-        x, y = place(0, loss).split(",")
-        parts.append(f'<line x1="{x}" y1="{y}" x2="{width - 20}" y2="{y}" stroke="#ddd"/>')
-        parts.append(f'<text x="{left - 8}" y="{float(y) + 4:.1f}" text-anchor="end">{loss:.2f}</text>')
-        step = round((count - 1) * i / 5)
-        x = place(step, low).split(",")[0]
-        parts.append(f'<text x="{x}" y="{height - bottom + 18}" text-anchor="middle">{step}</text>')
-    parts.append(f'<text x="{width / 2}" y="{height - 4}" text-anchor="middle">step</text>')
-    for i, ((name, curve), colour) in enumerate(zip(curves.items(), ("#d62728", "#1f77b4", "#2ca02c"), strict=False)):
-        points = " ".join(place(step, loss) for step, loss in enumerate(curve))
-        # the first curve is drawn broad and pale, so that one on top of it leaves it visible
-        style = 'stroke-width="4" stroke-opacity="0.35"' if i == 0 else 'stroke-width="1.2"'
-        parts.append(f'<polyline points="{points}" fill="none" stroke="{colour}" {style}/>')
-        parts.append(f'<text x="{width - 30}" y="{40 + 18 * i}" text-anchor="end" fill="{colour}">{name}</text>')
-    return "\n".join([*parts, "</svg>", ""])
+def run(name: str, config: Config, data: Tensor, device: str, peak: float, seed: int) -> dict[str, Any]:
+    """One of `RUNS`, from fresh weights of the seed."""
+    torch.manual_seed(seed)
+    plain = PlainLlama(config, torch.float32 if name == "f32" else torch.bfloat16)
+    makers: dict[str, Callable[[], nn.Module]] = {
+        "f32": lambda: plain,
+        "pytorch": lambda: plain,
+        "torch.compile": lambda: torch.compile(plain, dynamic=False),
+        "coda_lang": lambda: FusedLlama(plain),
+    }
+    made = train(makers[name](), data, device, peak, autocast=name != "f32")
+    torch._dynamo.reset()
+    gc.collect()
+    if torch.device(device).type == "cuda":
+        torch.cuda.empty_cache()
+    return made
 
 
-def main() -> None:
+def gaps(runs: dict[str, Any]) -> dict[str, dict[str, float]]:
+    """How far each curve is from that in f32, and ours from PyTorch's in bf16."""
+    pairs = [(name, "f32") for name in runs if name != "f32"] + [("coda_lang", "pytorch")]
+    found = {}
+    for a, b in pairs:
+        if a in runs and b in runs:
+            gap = (torch.tensor(runs[a]["losses"]) - torch.tensor(runs[b]["losses"])).abs()
+            found[f"{a} from {b}"] = {"mean": gap.mean().item(), "largest": gap.max().item()}
+    return found
+
+
+def plot(curves: dict[str, list[float]], path: Path) -> None:
+    """The loss curves as a picture; the first is drawn broad and pale, so that those on top leave it visible."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(8, 4.5))
+    for i, (name, curve) in enumerate(curves.items()):
+        style = {"linewidth": 4, "alpha": 0.35} if i == 0 else {"linewidth": 1}
+        axes.plot(curve, label=name, **style)
+    axes.set_xlabel("step")
+    axes.set_ylabel("loss")
+    axes.grid(alpha=0.3)
+    axes.legend()
+    figure.tight_layout()
+    figure.savefig(path)
+    plt.close(figure)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     default = Config()
     for name in ("hidden", "intermediate", "layers", "heads", "kv_heads", "context"):
@@ -142,35 +200,36 @@ def main() -> None:
     parser.add_argument("--lr", type=float, default=1e-3)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--compile", action="store_true", help="torch.compile both models")
+    parser.add_argument("--runs", nargs="+", choices=RUNS, help="by default all; on a CPU all but torch.compile")
     parser.add_argument("--text", type=Path, default=HERE / "king_james.txt")
     parser.add_argument("--out", type=Path, default=Path("train_llama.json"))
-    args = parser.parse_args()
+    args = parser.parse_args(arguments)
 
     config = Config(
         hidden=args.hidden, intermediate=args.intermediate, layers=args.layers, heads=args.heads,
         kv_heads=args.kv_heads, context=args.context,
     )  # fmt: skip
     data = batches(args.text.read_bytes(), args.context, args.batch, args.steps, args.seed)
-    torch.manual_seed(args.seed)
-    plain = PlainLlama(config)
-    models: dict[str, nn.Module] = {"plain PyTorch": plain, "coda_lang": FusedLlama(plain)}
-    parameters = sum(p.numel() for p in plain.parameters())
-    print(f"{parameters / 1e6:.1f} M parameters, {args.batch * args.context} tokens a step, {args.device}")
-    runs: dict[str, Any] = {}
-    for name, model in models.items():
-        runs[name] = train(torch.compile(model) if args.compile else model, data, args.device, args.lr)
-        model.cpu()
-        last = runs[name]["losses"][-1]
-        print(f"{name}: loss {last:.4f} after {args.steps} steps, {runs[name]['tokens_per_second']:.0f} tokens/s")
-    first, second = (torch.tensor(run["losses"]) for run in runs.values())
-    gap = (first - second).abs()
-    print(f"difference of the curves: mean {gap.mean():.4f}, largest {gap.max():.4f}")
-    settings = {k: str(v) if isinstance(v, Path) else v for k, v in vars(args).items()}
-    gaps = {"mean_gap": gap.mean().item(), "max_gap": gap.max().item()}
-    report = {"settings": settings, "parameters": parameters, **gaps, "runs": runs}
-    args.out.write_text(json.dumps(report, indent=1) + "\n")
-    args.out.with_suffix(".svg").write_text(plot({name: run["losses"] for name, run in runs.items()}))
+    names = args.runs or [n for n in RUNS if n != "torch.compile" or args.device != "cpu"]
+    parameters = sum(p.numel() for p in PlainLlama(config).parameters())
+    print(f"{parameters / 1e6:.1f} M parameters, {args.batch * args.context} tokens a step, {args.device}", flush=True)
+    settings = {k: v for k, v in vars(args).items() if k not in ("out", "text", "runs")} | {"text": args.text.name}
+    report: dict[str, Any] = {**describe(), "settings": settings, "parameters": parameters, "gaps": {}, "runs": {}}
+    for name in names:
+        made = report["runs"][name] = run(name, config, data, args.device, args.lr, args.seed)
+        report["gaps"] = gaps(report["runs"])
+        args.out.write_text(json.dumps(report, indent=1) + "\n")
+        memory = "" if made["peak_bytes"] is None else f", {made['peak_bytes'] / 2**30:.2f} GiB"
+        print(
+            f"{name:14} loss {made['losses'][-1]:.4f} after {args.steps} steps, {made['step_ms']:.2f} ms a step, "
+            f"{made['tokens_per_second']:.0f} tokens/s{memory} ({made['seconds']:.0f} s in all)", flush=True,
+        )  # fmt: skip
+    for pair, gap in report["gaps"].items():
+        print(f"{pair}: mean {gap['mean']:.4f}, largest {gap['largest']:.4f}")
+    try:
+        plot({name: made["losses"] for name, made in report["runs"].items()}, args.out.with_suffix(".svg"))
+    except ImportError as error:
+        print(f"no picture: {error}")
 
 
 if __name__ == "__main__":
