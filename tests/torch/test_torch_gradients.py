@@ -185,16 +185,6 @@ def test_few_rows(count: int) -> None:
     assert x.grad.shape == x.shape
 
 
-@pytest.mark.parametrize("wrong", [-1, 96, -101])
-def test_a_target_outside_the_vocabulary(wrong: int) -> None:
-    """NaN in its own row, and so in the mean: no error, which would wait for a GPU."""
-    target = torch.arange(37)
-    target[5] = wrong
-    losses = ct.linear_cross_entropy(X[0], WIDE, target, reduction="none")
-    assert losses.isnan().tolist() == [i == 5 for i in range(37)]
-    assert ct.linear_cross_entropy(X[0], WIDE, target).isnan()
-
-
 def test_half_precision() -> None:
     x, weight = X.half().requires_grad_(), WIDE.half().requires_grad_()
     y = ct.linear_swiglu(x, weight)
