@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from coda_lang.errors import ArgumentError, did_you_mean
+from coda_lang.ir.axes import head_parts
 from coda_lang.ir.ops import OPS
 from coda_lang.ir.program import Block, Definition, Kernel, Output, Param, Scalar
 from coda_lang.ir.types import DTYPES, Dim, DType
@@ -176,6 +177,8 @@ def check_splits(definition: Definition, known: Mapping[str, int]) -> None:
 def _check_lengths(binding: Binding, origin: dict[str, str], shapes: Mapping[str, Shape]) -> None:
     kernel = binding.definition
     for dim, what in _extents_used(kernel, shapes):
+        if dim.axis is None and dim.coef.denominator != 1:  # half a head of a constant width
+            raise ArgumentError(f"{kernel.name}: {what} has extent {dim}: a head that meets half columns is even")
         if dim.axis is None or dim.tiled:
             continue
         length = binding.extents.get(dim.axis)
@@ -222,6 +225,7 @@ def _extents_of_values(kernel: Kernel) -> Iterator[tuple[Dim, str]]:
                 yield from ((d, what) for d in value.type.dims)
             if OPS[value.op].meaning is None:
                 yield from ((d, what) for a in value.args for d in kernel.values[a].type.dims)
+    yield from ((d, f"a head in line {span.line}") for d, span in head_parts(kernel))
 
 
 def _lengths(x: Scalar) -> Iterator[Dim]:

@@ -18,6 +18,7 @@ import numpy as np
 from coda_lang.binding import Binding, Shape, check_splits
 from coda_lang.domains import bound_value, inside, show_domain
 from coda_lang.errors import ArgumentError, did_you_mean
+from coda_lang.ir.axes import head_parts
 from coda_lang.ir.numerics import STORAGE, Array, from_storage, to_storage
 from coda_lang.ir.program import Block, Bound, Definition, Domain, Kernel, Param, Split
 from coda_lang.ir.types import DTYPES, Dim, DType
@@ -187,6 +188,7 @@ def _extents(kernel: Definition) -> Iterator[Dim]:
         yield from value.type.dims
         if isinstance(value.attr, Dim):
             yield value.attr
+    yield from (dim for dim, _ in head_parts(kernel)) if isinstance(kernel, Kernel) else ()
     for tensor in kernel.tensors if isinstance(kernel, Block) else ():
         yield from tensor.dims
     for split in kernel.splits:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal
 
-from coda_lang.ir.program import Split
-from coda_lang.ir.types import Dim
+from coda_lang.ir.program import Kernel, Split
+from coda_lang.ir.types import Dim, axis_dim
+from coda_lang.source import Span
 
 WIDTHS = (Fraction(1, 2), Fraction(1), Fraction(2))
 Part = Literal["row", "full", "inner", "outer"]
@@ -69,6 +71,35 @@ class Grid:
 
     def is_tile(self, dims: tuple[Dim, ...]) -> bool:
         return len(dims) == 2 and self.part(dims[0]) == "row" and self.part(dims[1]) == "full"
+
+
+def head_parts(kernel: Kernel) -> Iterator[tuple[Dim, Span]]:
+    """The width of a head wherever one number of each head meets columns of another width than the accumulator's.
+
+    At half width a head is D/2 columns wide, which must be a whole number.
+    """
+    split = next((s for s in kernel.splits if axis_dim(s.axis) == kernel.cols), None)
+    if split is None or kernel.rows is None or kernel.cols is None:
+        return
+    grid = Grid(kernel.rows, kernel.cols, split)
+
+    def at(dims: tuple[Dim, ...], factor: Fraction = Fraction(1)) -> Dim:
+        col = grid.col_of(dims)
+        return split.inner.scaled(grid.width(col) * factor if col is not None else factor)
+
+    def by_head(dims: tuple[Dim, ...]) -> bool:
+        return any(grid.part(d) == "outer" for d in dims)
+
+    for v in kernel.values:
+        args = [kernel.values[a].type.dims for a in v.args]
+        if v.op == "segment_sum":
+            yield at(args[0]), v.span
+        elif any(map(by_head, args)):
+            yield at(v.type.dims, Fraction(1, 2) if v.op == "unpairs" else Fraction(1)), v.span
+    for store in kernel.stores:
+        dims = kernel.target(store.target).dims
+        if by_head(kernel.values[store.value].type.dims) and not by_head(dims):
+            yield at(dims), store.span
 
 
 def join_named(left: tuple[Dim, ...], right: tuple[Dim, ...]) -> tuple[Dim, ...] | tuple[Dim, Dim]:
