@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,8 @@ from test_torch_modes import OPERATIONS
 from torch import Tensor
 
 import coda_lang.torch as ct
+from coda_lang.backend_cutlass import nvrtc
+from coda_lang.torch import programs
 
 pytestmark = pytest.mark.gpu
 
@@ -69,3 +72,38 @@ def test_a_step_in_a_cuda_graph() -> None:
     graph.replay()
     for got, expected in zip(captured, step(), strict=True):
         assert torch.equal(got, expected)
+
+
+def test_positions_outside_the_table_are_nan() -> None:
+    """In their own rows, and without waiting for them."""
+    x, weight = normal(9, 32).cuda(), normal(48, 32).cuda()
+    position = torch.arange(9, device="cuda")
+    position[2], position[5] = -1, 16
+    cos, sin = ct.rope_tables(16, 8, device="cuda")
+    y = ct.rms_linear_rope(x, torch.ones(32, device="cuda"), weight, cos, sin, position, 32, head_dim=8)
+    wrong = [i in (2, 5) for i in range(9)]
+    assert y[:, :32].isnan().all(-1).tolist() == wrong
+    assert y[:, :32].isnan().any(-1).tolist() == wrong
+    assert y[:, 32:].isfinite().all()
+
+
+def test_precompile_leaves_nothing_to_compile(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("CODA_CACHE_DIR", str(tmp_path))
+    programs.module.cache_clear()  # no kernel is loaded yet
+    block = ct.LlamaBlock(64, 96, 2, 1, device="cuda", dtype=torch.bfloat16)
+    head = ct.LinearCrossEntropy(64, 256, device="cuda", dtype=torch.bfloat16)
+    tables = ct.rope_tables(32, 32, device="cuda")
+    x, target = normal(2, 32, 64).cuda(), torch.arange(64, device="cuda").view(2, 32)
+
+    def step() -> Tensor:
+        loss = head(block(x, *tables), target)
+        loss.backward()
+        return loss
+
+    assert ct.precompile(step) > 10
+
+    def refuse(*_: Any) -> Any:
+        raise AssertionError("a kernel was compiled")
+
+    monkeypatch.setattr(nvrtc, "load", refuse)
+    assert step().isfinite()

@@ -12,7 +12,9 @@ from oracles import normal
 
 import coda_lang.torch as ct
 from coda_lang.api import Program, Result
+from coda_lang.backend_cutlass import toolchain
 from coda_lang.backend_cutlass.build import compile_kernel
+from coda_lang.errors import BackendError
 from coda_lang.torch import calls
 from coda_lang.torch.rehearsal import kernels
 
@@ -90,6 +92,10 @@ def test_kernels_follow_the_layout() -> None:
 
 
 def test_precompile(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    try:
+        toolchain.find()
+    except BackendError as error:
+        pytest.skip(str(error))
     monkeypatch.setenv("CODA_CACHE_DIR", str(tmp_path))
 
     def step() -> object:
