@@ -629,4 +629,11 @@ CODES: dict[str, Code] = {
         _map("d <- x", axes="M, N, K"),
         _map("d <- x"),
     ),
+    "W0004": Code(
+        "comment that may be a division",
+        "`//` begins a comment, here one that is a number or a name and stands behind an operand. `idiv(i, j)` divides "
+        "whole numbers, and `/` floats.",
+        _map("d <- x * f32(col() // 2\n)"),
+        _map("d <- x * f32(idiv(col(), 2))"),
+    ),
 }

@@ -15,6 +15,7 @@ from coda_lang.errors import Note, did_you_mean
 from coda_lang.ir import rules
 from coda_lang.ir.axes import Grid, conflict, join_named
 from coda_lang.ir.constants import BUILTIN, number_value, refuse_name
+from coda_lang.ir.elsewhere import advice
 from coda_lang.ir.module import Constant, FunctionEntity, Scope
 from coda_lang.ir.ops import OPS, REDUCTIONS, TILE_RESULTS, WELFORD_PARTS
 from coda_lang.ir.program import Attr, Definition, Number, Output, Param, Store, Value
@@ -409,12 +410,8 @@ class BodyChecker:
         """`table[index, ...]`: class 2, a load through a column of row numbers."""
         index = self.expr(expr.index, frame)
         param = self.signature.param(expr.table) if frame.function is None else None
-        if param is None:
-            if expr.table not in self.signature.poisoned:
-                known = [p.name for p in self.signature.params]
-                text = f"`{expr.table}` is not an input, and only inputs can be indexed"
-                help = did_you_mean(expr.table, known) or "a value's elements stay where they are computed"
-                self.report.add("E0308", expr.table_span, text, help)
+        if param is None or expr.table in frame.locals:
+            self._index_of_value(expr, index, frame)
             return None
         self._used_params.add(expr.table)
         if index is None:
@@ -431,6 +428,20 @@ class BodyChecker:
         if dims is None:
             return None
         return self.emit("gather", (row,), expr.table, F32, dims, expr.span)
+
+    def _index_of_value(self, expr: s.Index, index: Operand, frame: Frame) -> None:
+        name = expr.table
+        frame.used.add(name)
+        if name in self.signature.poisoned or (name in frame.locals and frame.locals[name] is None):
+            return
+        text = f"`{name}` is not an input, and only inputs can be indexed"
+        help = did_you_mean(name, [p.name for p in self.signature.params])
+        if name in frame.locals:
+            help = "a value's elements stay where they are computed"
+            if self.kind_of(index) == "I" and self.grid is not None:
+                help = f"one column for each row is `pick({name}, {expr.index.span.text})`"
+        help = help or "pass the table as an input"
+        self.report.add("E0308", expr.table_span, text, help)
 
     # -- calls -----------------------------------------------------------------------------------------------------
 
@@ -478,7 +489,9 @@ class BodyChecker:
             text = f"`{name}` is a value, not a function"
             self.report.add("E0103", expr.function_span, text, f"multiply with `{name} * (…)`")
         else:
-            help = _ELSEWHERE.get(name) or did_you_mean(name, known) or "define it with `fn`, or import it"
+            if self.kind == "reduce":
+                known = [n for n in known if n not in TILED]
+            help = advice(name, self.kind) or did_you_mean(name, known) or "define it with `fn`, or import it"
             self.report.add("E0103", expr.function_span, f"unknown function `{name}`", help)
 
     def _is_input(self, name: str) -> bool:
@@ -611,11 +624,18 @@ class BodyChecker:
 
     # -- reductions ------------------------------------------------------------------------------------------------
 
-    def over(self, expr: s.Call, argument: s.Argument | None) -> Dim | None:
-        if argument is None:
-            text = f"`{expr.function}` needs the axis it runs along"
-            self.report.add("E0216", expr.span, text, f"write `{expr.function}(x, over=N)`")
-            return None
+    def _missing_over(self, expr: s.Call, at: Span | None, value: Operand) -> None:
+        text = f"`{expr.function}` needs the axis it runs along"
+        dims = self.values[value].type.dims if isinstance(value, int) else ()
+        if self.grid is not None:
+            split = self.grid.split if expr.function == "segment_sum" else None
+            dims = (split.inner if split is not None else axis_dim(self.grid.cols.axis or "N"),)
+        along = next((d for d in dims if d.tiled), dims[-1] if dims else "N")
+        shown = " ".join(at.text.split()) if at is not None else "x"
+        form = f"{expr.function}({shown if len(shown) <= 40 else 'x'}, over={along})"
+        self.report.add("E0216", expr.span, text, f"write `{form}`")
+
+    def over(self, expr: s.Call, argument: s.Argument) -> Dim | None:
         syntax = as_dim(argument.value)
         names = [n for n in s.walk(argument.value) if isinstance(n, s.Name)]
         if syntax is None or any(n.text not in self.dims.axes for n in names):
@@ -636,11 +656,11 @@ class BodyChecker:
             text = f"`{expr.function}` names an axis, and a function does not see the kernel's axes"
             self.report.add("E0311", expr.span, text, "reduce in the kernel's body")
             return None
-        dim = self.over(expr, over)
         if over is None:
-            for argument in rest:
-                self.expr(argument.value, frame)
+            values = [self.expr(argument.value, frame) for argument in rest]
+            self._missing_over(expr, rest[0].value.span if rest else None, values[0] if values else None)
             return None
+        dim = self.over(expr, over)
         operands = self.positional(
             s.Call(expr.function, rest, function_span=expr.function_span, span=expr.span), frame, ("x",)
         )
@@ -869,6 +889,21 @@ class BodyChecker:
             self.report.add("E0407", span, f"there is no output `{name}`", help)
         return None
 
+    def _never_stored(self, target: Output | Param, frame: Frame) -> None:
+        name = target.name
+        if isinstance(target, Param):
+            self.report.add("E0401", target.span, f"`{name}` is never stored", f"add `{name} +<- …` to the body")
+        elif name not in frame.places:
+            self.report.add("E0401", target.span, f"`{name}` is never stored", f"add `{name} <- …` to the body")
+        else:
+            text = f"`{name}` is an output, and `=` names a value without storing it"
+            help = f"add `{name} <- {name}`"
+            binds = [b for b in self._definition.body if isinstance(b, s.Bind) and b.targets[0].text == name]
+            if name not in frame.used and binds and len(binds[0].targets) == 1:
+                value = " ".join(binds[0].value.span.text.split())
+                help = f"write `{name} <- {value if len(value) <= 40 else '…'}`"
+            self.report.add("E0401", frame.places[name], text, help)
+
     def run(self, scope: Scope) -> None:
         """Check the whole body."""
         frame = Frame(scope)
@@ -884,9 +919,7 @@ class BodyChecker:
         for target in written:
             missing = target.name not in self._stored and target.name not in self._misread
             if missing and not self._misnamed:  # a misnamed store was meant for one of them
-                how = "+<-" if isinstance(target, Param) else "<-"
-                text = f"`{target.name}` is never stored"
-                self.report.add("E0401", target.span, text, f"add `{target.name} {how} …` to the body")
+                self._never_stored(target, frame)
         self._used_params |= {p.domain.other for p in self.signature.params if p.domain and p.domain.other}
         for param in self.signature.params:
             if param.name not in self._used_params and not param.inout:
@@ -896,6 +929,7 @@ class BodyChecker:
                 self.report.add("W0002", span, f"`{name}` is not used")
 
 
+TILED = frozenset({"row", "col", "onehot", "pairs", "unpairs", *TILE_RESULTS})  # what a reduce has not
 _SELECT = ("condition", "x", "y")
 _OPTIONAL = {"pick": ("ignore",)}
 _FROM_OUTSIDE = "kernels, maps and reduces are called in a `block`, or from Python"
@@ -912,19 +946,6 @@ _SPECIAL: dict[str, Callable[[BodyChecker, s.Call, Frame], Operands]] = {
     "segment_sum": BodyChecker.tile_reduction,
     "tile_logsumexp": BodyChecker.tile_reduction,
     "tile_welford": BodyChecker.tile_reduction,
-}
-# Names from other languages, and what says the same here.
-_ELSEWHERE = {
-    "where": "use select(condition, x, y)",
-    "mean": "use sum(x, over=N) / N in a reduce",
-    "softmax": "a softmax needs whole rows: use tile_logsumexp and a reduce",
-    "logsumexp": "use tile_logsumexp(x, over=N) in a kernel",
-    "amax": "use tile_max(x, over=N) in a kernel, max(x, over=N) in a reduce",
-    "pow": "multiply, or use exp2(y * log2(x))",
-    "cast": "use round<bf16>(x), or f32(i)",
-    "maximum": "use max(x, y)",
-    "minimum": "use min(x, y)",
-    "transpose": "only operands of the product are transposed: `a.T @ b`",
 }
 
 

@@ -124,6 +124,7 @@ class _ModuleChecker:
             raise CodaError(self.report.errors)
         return Module(str(self.path), self.file.doc, self.scope, tuple(in_order(self.report.warnings)))
 
+        self._divisions()
     def _declare(self, name: str, span: Span, declared: dict[str, Span], is_kernel: bool = False) -> bool:
         if name in declared:
             note = [Note("first defined here", declared[name])]
@@ -202,6 +203,29 @@ class _ModuleChecker:
         chain = " → ".join(f"`{n}`" for n in (*path, call.function))
         text = f"`{call.function}` calls itself" if len(path) == 1 else f"a circle of calls: {chain}"
         self.report.add(code, call.function_span, text, help)
+    # -- comments --
+
+    def _divisions(self) -> None:
+        """Warn of a comment that was meant as a division: `i // 2`, or `i // n` of a name, close behind its operand."""
+        text = self.file.source.text
+        places = sorted(_statements(self.file), key=lambda p: p[0].start)
+        starts = [span.start for span, _ in places]
+        for comment in self.file.comments:
+            divisor = comment.text[2:].strip()
+            if comment.own_line or (not divisor.isidentifier() and not divisor.isdecimal()):
+                continue
+            line = text.rfind("\n", 0, comment.start) + 1
+            before = text[line : comment.start].rstrip(" \t")
+            at = line + len(before)
+            found = bisect_left(starts, at) - 1
+            if found < 0 or at > places[found][0].end or before[-1] in ",({[":
+                continue
+            close = comment.start - at <= 1
+            if divisor.isdecimal() or (close and divisor in places[found][1]):
+                span = Span(self.file.source, comment.start, comment.start + len(comment.text))
+                help = f"write `idiv(…, {divisor})` for whole numbers, `/` for floats"
+                self.report.add("W0004", span, f"`//` begins a comment: nothing is divided by {divisor}", help)
+
 
     def _blocks_in_order(self, blocks: dict[str, s.KernelDef]) -> list[str]:
         """Each block after those that it calls."""
@@ -340,6 +364,17 @@ def _walk_calls(calls: dict[str, list[s.Call]]) -> tuple[list[str], list[tuple[s
     for first in calls:
         path = [first] if first not in order else []  # the calls that lead to where the walk is
         while path:
+def _statements(file: s.File) -> Iterator[tuple[Span, set[str]]]:
+    """Where statements and results of functions stand, with the names of their definition."""
+    for d in file.definitions:
+        if not isinstance(d, (s.Function, s.KernelDef)):
+            continue
+        names = {p.name for p in d.params} | {t.text for st in d.body if isinstance(st, s.Bind) for t in st.targets}
+        names |= {a.name for a in d.axes} if isinstance(d, s.KernelDef) else set()
+        nodes = [*d.body, *(d.results if isinstance(d, s.Function) else ())]
+        yield from ((node.span, names) for node in nodes)
+
+
             call = next(pending[path[-1]], None)
             if call is None:
                 order[path.pop()] = None

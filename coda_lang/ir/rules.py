@@ -88,23 +88,17 @@ def product_extents(
     (left, left_t), (right, right_t) = a, b
     rows, inner_a = reversed(left.dims) if left_t else left.dims
     inner_b, cols = reversed(right.dims) if right_t else right.dims
-    ok = True
-    if inner_a != inner_b:
+    ok = inner_a == inner_b
+    if not ok:
         shown = [f"`{p.name}{'.T' if t else ''}`" for p, t in (a, b)]
         text = f"the contracted extents differ: {shown[0]} ends in {inner_a}, {shown[1]} begins with {inner_b}"
-        help = None
-        if inner_a == cols:
-            help = f"write `{right.name}{'' if right_t else '.T'}`: its other extent is {cols}"
-        elif inner_b == rows:
-            help = f"write `{left.name}{'' if left_t else '.T'}`: its other extent is {rows}"
-        else:
-            help = "both operands share one extent, which the product sums over"
-        report.add("E0211", expr.span, text, help)
-        ok = False
+        report.add("E0211", expr.span, text, _transposed(a, b))
     if left.dtype != right.dtype:
         text = f"the operands differ in element type: `{left.name}` is {left.dtype}, `{right.name}` is {right.dtype}"
         report.add("E0210", expr.span, text, "both operands have one element type")
         ok = False
+    if not ok:
+        return None
     if rows.axis is None or cols.axis is None:
         constant = rows if rows.axis is None else cols
         text = f"the accumulator's extents are named axes, and {constant} is a number"
@@ -114,7 +108,20 @@ def product_extents(
         text = f"rows and columns of the product are both `{rows.axis}`, so no vector could be matched by name"
         report.add("E0212", expr.span, text, "give one of them another axis name")
         return None
-    return (rows, cols, inner_a) if ok else None
+    return rows, cols, inner_a
+
+
+def _transposed(a: tuple[Param, bool], b: tuple[Param, bool]) -> str:
+    """The help for a product whose operands do not meet as they are written."""
+    (left, left_t), (right, right_t) = a, b
+    for turn in (left_t, not left_t):
+        for turn_right in (right_t, not right_t):
+            rows, inner = reversed(left.dims) if turn else left.dims
+            other, cols = reversed(right.dims) if turn_right else right.dims
+            if inner == other and rows != cols:
+                form = f"{left.name}{'.T' if turn else ''} @ {right.name}{'.T' if turn_right else ''}"
+                return f"write `{form}`: both have {inner}"
+    return "both operands share one extent, which the product sums over"
 
 
 # -- classes 2 and 3: what a tile may read ---------------------------------------------------------------------------
@@ -147,7 +154,9 @@ def aligned(report: Report, grid: Grid, param: Param, span: Span, contracted: Di
         else:
             text = f"{shape}, and {dim} is no extent of the tile [{grid.rows}, {grid.cols}]"
             help = f"inputs read by element are [], [{grid.rows}], [{grid.cols}] or [{grid.rows}, {grid.cols}]"
-            if part is None and dim is dims[0] and len(dims) <= 2:
+            if len(dims) == 1 and dim.axis is None and dim.coef == 1:
+                help = f"one number is `{param.name}: {param.dtype}[]` on the device, `{param.name}: f32` from the host"
+            elif part is None and dim is dims[0] and len(dims) <= 2:
                 help += f"; rows of a table are read by `{param.name}[index{', ...' if len(dims) > 1 else ''}]`"
             report.add("E0307", span, text, help)
         return False
@@ -291,14 +300,16 @@ def refuse_tile_result(report: Report, value: Value, span: Span) -> None:
         text = "a picked element is known to one tile only, so the same kernel can only store it"
     else:
         text = f"the result of `{value.op}` is a partial of one tile, so this kernel can only store it"
-    report.add("E0305", span, text, "store it, and combine the partials in a `reduce`", [Note("made here", value.span)])
+    notes = [Note("made here", value.span)] if value.span != span else []
+    report.add("E0305", span, text, "store it, and combine the partials in a `reduce`", notes)
 
 
 def refuse_kind(report: Report, expr: s.Call, kind: str) -> None:
     """An operation of kernels in a reduce, or the other way round."""
     name = expr.function
     if kind == "reduce":
-        help = f"use `{name.removeprefix('tile_')}(x, over=…)`" if name in ("tile_sum", "tile_max") else None
+        here = {"tile_sum": "sum(x, over=…)", "tile_max": "max(x, over=…)", "tile_absmax": "max(abs(x), over=…)"}
+        help = f"use `{here[name]}`" if name in here else None
         text = f"`{name}` needs a tile, and a reduce has none"
         report.add("E0311", expr.span, text, help or "compute it in a kernel or a map")
         return
