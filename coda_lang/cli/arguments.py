@@ -22,7 +22,9 @@ commands:
   coda-run explain FILE [KERNEL]        how a call runs on the GPU: schedule, tiles, memory, the least time
   coda-run cuda FILE [KERNEL]           print the CUDA source that is generated
   coda-run cubin FILE [KERNEL]          compile it, and report registers, shared memory and times (needs no GPU)
-  coda-run cache show|clear             the compiled kernels that are kept on disk
+  coda-run tune FILE [KERNEL]           find the fastest schedule of a call on this GPU, and keep it for later calls
+  coda-run bench FILE [KERNEL]          time a call beside cuBLAS, torch.compile and other libraries
+  coda-run cache show|clear             the compiled kernels and tuned schedules that are kept on disk
   `coda-run COMMAND --help` shows the options of each.
 
 examples:
@@ -172,8 +174,52 @@ def _cubin(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print the report as a JSON object")
 
 
+def _call(parser: argparse.ArgumentParser) -> None:
+    """A call on random arguments: its lengths, and which form of the program it is."""
+    parser.add_argument("file", metavar="FILE", help="the program")
+    parser.add_argument("kernel", metavar="KERNEL", nargs="?", help="of FILE (default: as for running it)")
+    parser.add_argument(
+        "--dim", metavar="M=512", type=_sizes, action="append", default=[], help="the length of an axis"
+    )
+    text = "a dtype parameter's type (default: its first choice)"
+    parser.add_argument("--dtype", metavar="T=f16", type=_pair, action="append", default=[], help=text)
+    parser.add_argument("--inputs", metavar="c,bias", type=_names, default=[], help="optional inputs that are passed")
+    text = "what is computed (default: all but the optional ones)"
+    parser.add_argument("--outputs", metavar="z,y", type=_names, help=text)
+
+
+def _tune(parser: argparse.ArgumentParser) -> None:
+    _call(parser)
+    text = "schedules that are compiled and timed beside the default (default 24)"
+    parser.add_argument("--budget", metavar="N", type=_count, default=24, help=text)
+    parser.add_argument("--top", metavar="N", type=_count, default=10, help="schedules that are shown (default 10)")
+    parser.add_argument(
+        "--all", action="store_true", help="show all that were tried, and each that was left out, with the reason"
+    )
+    text = (
+        "compile and run nothing: the candidates in the model's order, with the times that it predicts (needs no GPU)"
+    )
+    parser.add_argument("--dry-run", action="store_true", help=text)
+    parser.add_argument("--no-save", action="store_true", help="keep nothing")
+    parser.add_argument("--json", action="store_true", help="print one JSON object in place of the table")
+
+
+def _bench(parser: argparse.ArgumentParser) -> None:
+    _call(parser)
+    parser.add_argument("--config", metavar="SCHEDULE", help=CONFIG_HELP)
+    parser.add_argument(
+        "--peers", metavar="cublas,quack", type=_names, help="who is timed beside it (default: all that are installed)"
+    )
+    parser.add_argument("--untuned", action="store_true", help="peers that would tune themselves first do not")
+    parser.add_argument("--rounds", metavar="N", type=_count, default=10, help="of the measurement (default 10)")
+    parser.add_argument(
+        "--json", metavar="FILE", help="write the results, samples included; - prints them in place of the table"
+    )
+    parser.add_argument("--plot", metavar="FILE.svg", help="draw the times relative to cuBLAS's (needs matplotlib)")
+
+
 def _cache(parser: argparse.ArgumentParser) -> None:
-    text = "show lists the kernels; clear removes them, remembered digests and kept sources of failed compiles"
+    text = "show lists kernels and tuned schedules; clear removes them, digests and kept sources of failed compiles"
     parser.add_argument("action", choices=("show", "clear"), help=text)
 
 
@@ -214,8 +260,24 @@ COMMANDS: dict[str, tuple[str, str, Callable[[argparse.ArgumentParser], None]]] 
         "coda-run cubin programs/swiglu.coda\n  coda-run cubin programs/linear.coda --inputs c,bias -o linear.cubin",
         _cubin,
     ),
+    "tune": (
+        "Find the fastest schedule for calls of a shape on this GPU, and keep it: later calls of the same GPU, form\n"
+        "and bucket of shapes use it (docs/backend.md). Candidates must compute what the default does.",
+        "coda-run tune programs/rmsnorm_swiglu.coda --dim M=4096,N=28672,K=4096\n"
+        "  coda-run tune programs/linear.coda --dim M=512,N=4096,K=4096 --inputs bias --budget 40\n"
+        "  coda-run tune programs/swiglu_bwd.coda --dim M=16384,N=11008,K=4096 --dry-run",
+        _tune,
+    ),
+    "bench": (
+        "Time a call on this GPU beside cuBLAS's plain product, torch.compile of the same work, and QuACK and Liger\n"
+        "where they are installed and have a counterpart; interleaved in one process (docs/benchmarks.md).",
+        "coda-run bench programs/rmsnorm_swiglu.coda --dim M=4096,N=4096,K=4096\n"
+        "  coda-run bench programs/cross_entropy.coda --dim M=4096,N=32768,K=4096 --outputs lse,t --json ce.json",
+        _bench,
+    ),
     "cache": (
-        "The compiled kernels that are kept on disk (CODA_CACHE_DIR; by default coda-lang in the user's cache folder).",
+        "The compiled kernels and tuned schedules that are kept on disk (CODA_CACHE_DIR; by default coda-lang in the\n"
+        "user's cache folder).",
         "coda-run cache show\n  coda-run cache clear",
         _cache,
     ),
@@ -252,6 +314,12 @@ def _length(name: str, value: str) -> int:
 def _seed(text: str) -> int:
     if not re.fullmatch(r"[0-9]{1,18}", text):
         raise argparse.ArgumentTypeError(f"a seed is a whole number, got `{text}`")
+    return int(text)
+
+
+def _count(text: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,6}", text) or not int(text):
+        raise argparse.ArgumentTypeError(f"expected a number of at least 1, got `{text}`")
     return int(text)
 
 

@@ -1,22 +1,26 @@
-"""`coda-run cache show|clear`: the compiled kernels on disk."""
+"""`coda-run cache show|clear`: the compiled kernels and tuned schedules on disk."""
 
 from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Sequence
 
 from coda_lang.backend_cutlass import elf
 from coda_lang.backend_cutlass.cache import Cache, Entry
 from coda_lang.backend_cutlass.naming import of_entry
 from coda_lang.cli import units
 from coda_lang.cli.table import Column, table
+from coda_lang.tuning.store import Entry as TunedEntry
+from coda_lang.tuning.store import TunedStore
 
 
 def run(options: argparse.Namespace) -> int:
-    cache = Cache()
+    cache, tuned = Cache(), TunedStore()
     if options.action == "clear":
         kernels, freed = cache.clear()
-        print(f"removed {_count(kernels)} from {cache.root}, {units.size(freed)} in all")
+        count, more = tuned.clear()
+        print(f"removed {_all(kernels, count)} from {cache.root}, {units.size(freed + more)} in all")
         return 0
     entries = cache.show()
     if entries:
@@ -40,12 +44,30 @@ def run(options: argparse.Namespace) -> int:
         ]
         print(table(columns, rows))
         print()
-    print(f"{_count(len(entries))}, {units.size(sum(e.size for e in entries))} in {cache.root}")
+    schedules = tuned.show()
+    if schedules:
+        print(f"{_tuned(schedules)}\n")
+    size = sum(e.size for e in entries) + sum(e.size for e in schedules)
+    print(f"{_all(len(entries), len(schedules))}, {units.size(size)} in {cache.root}")
     return 0
 
 
-def _count(kernels: int) -> str:
-    return f"{kernels} kernel{'' if kernels == 1 else 's'}"
+def _all(kernels: int, schedules: int) -> str:
+    text = f"{kernels} kernel{'' if kernels == 1 else 's'}"
+    return f"{text} and {schedules} tuned schedule{'' if schedules == 1 else 's'}" if schedules else text
+
+
+def _tuned(entries: Sequence[TunedEntry]) -> str:
+    columns = [Column("tuned"), Column("types"), Column("up to"), Column("schedule"), Column("/ default", right=True)]
+    columns += [Column("age", right=True), Column("GPU")]
+    now = time.time()
+    rows = []
+    for e in entries:
+        t = e.tuned
+        types, bucket = " ".join(t.dtypes.values()) or "–", "×".join(map(str, t.bucket))
+        ratio = f"{t.interval[0]:.3f}"
+        rows.append([t.program, types, bucket, t.config, ratio, units.age(now - e.modified), t.gpu])
+    return table(columns, rows)
 
 
 def _kernel(cache: Cache, entry: Entry) -> str:

@@ -6,9 +6,12 @@ import argparse
 from typing import Any
 
 from coda_lang.api import Program
+from coda_lang.call import Call
 from coda_lang.cli import terminal
 from coda_lang.cli.arguments import UsageError, collected
 from coda_lang.cli.programs import choose_kernel, load
+from coda_lang.ir.program import Kernel
+from coda_lang.measure.described import described_call
 
 
 def program(file: str, kernel: str | None, config: str | None) -> Program:
@@ -19,6 +22,17 @@ def program(file: str, kernel: str | None, config: str | None) -> Program:
     if config is not None and found.ir.product is None:
         raise UsageError(f"{found.name} is a {found.kind} and has no schedule to choose", "leave out --config")
     return found
+
+
+def call(program: Program, options: argparse.Namespace) -> Call[Kernel]:
+    """The call that `--dim` and the form's options describe, on packed arrays that exist by address only."""
+    return described_call(program.ir, outputs=options.outputs, **lengths(options))
+
+
+def lengths(options: argparse.Namespace) -> dict[str, Any]:
+    """What random arguments are made from: `sizes`, `dtypes` and `optional` of `data.draw`."""
+    sizes = collected("--dim", [pair for pairs in options.dim for pair in pairs])
+    return {"sizes": sizes, "dtypes": collected("--dtype", options.dtype), "optional": options.inputs}
 
 
 def choices(options: argparse.Namespace) -> dict[str, Any]:

@@ -60,3 +60,25 @@ def _time(seconds: float) -> str:
         return f"{whole} s"
     minutes, rest = divmod(whole, 60)
     return f"{minutes} min {rest:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+class Steps:
+    """A bar for each step of something, in turn. Called with the step's name, what is done and what there is to do."""
+
+    def __init__(self) -> None:
+        self._bar: Progress | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.__exit__(kind, error, trace)
+
+    def __call__(self, title: str, done: int, total: int) -> None:
+        if self._bar is None or self._bar.title != title:
+            self.__exit__(None, None, None)
+            self._bar = Progress(title)
+        self._bar(done, total)

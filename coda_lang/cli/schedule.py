@@ -7,8 +7,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from coda_lang.api import Program
-from coda_lang.arrays import ArrayView, packed_strides
+from coda_lang.arrays import ArrayView
 from coda_lang.backend_cutlass import tensormap
 from coda_lang.backend_cutlass.abi import Emitted, grid, misfit, output_key
 from coda_lang.backend_cutlass.config import SHARED_LIMIT, Config, Footprint, epilogue_bytes, shared_bytes
@@ -18,29 +17,23 @@ from coda_lang.backend_cutlass.problem import problem
 from coda_lang.backend_cutlass.program import GpuProgram
 from coda_lang.backend_cutlass.space import Rejected, enumerate_space
 from coda_lang.backend_cutlass.staging import Needs
-from coda_lang.binding import Binding, Shape
+from coda_lang.binding import Binding
 from coda_lang.call import Call, Caller
 from coda_lang.cli import form, terminal, units
-from coda_lang.cli.arguments import collected
 from coda_lang.cli.summary import shape
 from coda_lang.cli.table import Column, table
 from coda_lang.cost import H200, cost, roofline
-from coda_lang.data import DEFAULT_TILE, shapes
+from coda_lang.data import DEFAULT_TILE
 from coda_lang.errors import ArgumentError
 from coda_lang.ir.axes import Grid
 from coda_lang.ir.program import Kernel, Output, Param
 from coda_lang.ir.types import Dim
-
-_ALIGNED = 256  # bytes: what allocators of GPU memory give
+from coda_lang.measure.described import described_array, title
 
 
 def run(options: argparse.Namespace) -> int:
     program = form.program(options.subject, options.kernel, options.config)
-    sizes = collected("--dim", [pair for pairs in options.dim for pair in pairs])
-    dtypes = collected("--dtype", options.dtype)
-    given, binding = shapes(program.ir, sizes=sizes, dtypes=dtypes, optional=options.inputs)
-    lengths, types = dict(binding.extents), {n: t.name for n, t in binding.dtypes.items()}
-    call = _call(program, given, lengths, options)
+    call = form.call(program, options)
     gpu = GpuProgram(Caller(program.ir))
     config = gpu.config(call, options.config)
     emitted = gpu.emit(call, config)
@@ -48,31 +41,13 @@ def run(options: argparse.Namespace) -> int:
     reason = misfit(emitted, view.length)
     if reason is not None:
         raise ArgumentError(f"{program.name}: {reason}")
-    named = [*(f"{n}={x}" for n, x in lengths.items()), *(f"{n}={t}" for n, t in types.items())]
-    print(f"{terminal.paint(program.name, 'bold')}  {' '.join(named)}\n")
-    for title, text in _facts(view, options.config is not None):
-        print(f"{title:<14} {text}")
+    print(f"{terminal.paint(program.name, 'bold')}  {title(call)}\n")
+    for name, text in _facts(view, options.config is not None):
+        print(f"{name:<14} {text}")
     print(f"\n{_tensors(view)}")
     if config is not None:
         print(f"\n{_schedules(view)}")
     return 0
-
-
-def _call(
-    program: Program, given: dict[str, Shape], lengths: dict[str, int], options: argparse.Namespace
-) -> Call[Kernel]:
-    """The call on packed arrays that exist by address only."""
-    arguments: dict[str, object] = dict(lengths)
-    for p in program.ir.params:
-        if p.name in given:
-            arguments[p.name] = _array(given[p.name].shape, given[p.name].dtype)
-        elif p.host and (p.default is None or p.name in options.inputs):
-            arguments[p.name] = 1  # no number of the host's decides anything here
-    return Caller(program.ir).call(arguments, options.outputs, None)
-
-
-def _array(extents: tuple[int, ...], dtype: str) -> ArrayView:
-    return ArrayView(_ALIGNED, extents, packed_strides(extents), dtype, None, None, "numpy")
 
 
 @dataclass(frozen=True)
@@ -190,7 +165,7 @@ def _tensors(view: _View) -> str:
             x = view.call.tensors[p.name]
             rows.append(_tensor(view, needs, p, p.name, x, "updated by" if p.inout else "read by"))
     for o in kernel.outputs:
-        x = _array(view.binding.shape(o, view.tile), view.binding.dtype(o).name)
+        x = described_array(view.binding.shape(o, view.tile), view.binding.dtype(o).name)
         rows.append(_tensor(view, needs, o, output_key(names, o.name), x, "written by"))
     return table(columns, rows)
 
@@ -238,7 +213,7 @@ def _schedules(view: _View) -> str:
     asked = problem(view.binding, view.need)
     best: dict[tuple[object, ...], tuple[float, Config]] = {}
     reasons: dict[tuple[object, ...], Rejected] = {}
-    for member in enumerate_space(asked):
+    for member in enumerate_space(asked, walks=False):
         if isinstance(member, Config):
             seconds = predict(member, asked).seconds
             if seconds < best.get(_key(member), (math.inf,))[0]:

@@ -52,6 +52,7 @@ class Workload:
         first = caller.call(arguments, outputs, None)
         if first.device is None:
             raise ArgumentError(f"{caller.ir.name}: this takes CUDA arrays")
+        self.caller = caller
         self.kernel = first.kernel
         self.binding = first.binding
         self.device = first.device

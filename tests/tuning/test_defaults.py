@@ -13,12 +13,11 @@ from pathlib import Path
 import pytest
 
 import coda_lang as coda
-from coda_lang.arrays import ArrayView, packed_strides
 from coda_lang.backend_cutlass.emit import footprint
 from coda_lang.backend_cutlass.program import GpuProgram
 from coda_lang.call import Call, Caller
-from coda_lang.data import shapes
 from coda_lang.ir.program import Kernel
+from coda_lang.measure.described import described_call
 
 PROGRAMS = Path(__file__).parents[2] / "programs"
 GOLDEN = Path(__file__).parent / "defaults.txt"
@@ -36,7 +35,7 @@ def kernels() -> Iterator[Kernel]:
 
 
 def call(kernel: Kernel, rows: int, cols: int, head: int, whole: bool) -> Call[Kernel]:
-    """A call on packed arrays that exist by address only: without options, or with all inputs and outputs."""
+    """A call without options, or with all inputs and outputs."""
     optional = [p.name for p in kernel.params if p.default is not None] if whole else []
     assert kernel.rows is not None
     assert kernel.cols is not None
@@ -44,15 +43,8 @@ def call(kernel: Kernel, rows: int, cols: int, head: int, whole: bool) -> Call[K
     assert kernel.cols.axis is not None
     sizes = {kernel.rows.axis: rows, kernel.cols.axis: cols, "K": 4096}
     sizes |= {s.inner.axis: head for s in kernel.splits if s.inner.axis is not None}
-    given, binding = shapes(kernel, sizes=sizes, optional=optional)
-    arguments: dict[str, object] = dict(binding.extents)
-    for p in kernel.params:
-        if p.name in given:
-            shape = given[p.name].shape
-            arguments[p.name] = ArrayView(256, shape, packed_strides(shape), given[p.name].dtype, None, None, "numpy")
-        elif p.host and (p.default is None or p.name in optional):
-            arguments[p.name] = 1
-    return Caller(kernel).call(arguments, [o.name for o in kernel.outputs] if whole else None, None)
+    outputs = [o.name for o in kernel.outputs] if whole else None
+    return described_call(kernel, sizes=sizes, optional=optional, outputs=outputs)
 
 
 def lines() -> Iterator[str]:

@@ -8,7 +8,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from conftest import PROGRAMS, FakeArray, FakeGpu
+from standing_gpu import PROGRAMS, FakeArray, FakeGpu
 
 import coda_lang as coda
 from coda_lang.binding import Binding

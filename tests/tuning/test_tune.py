@@ -1,4 +1,4 @@
-"""The tuner on a GPU that stands in (conftest.py): who wins, what is refused, what is kept, and who finds it."""
+"""The tuner on a GPU that stands in (standing_gpu.py): who wins, what is refused, what is kept, and who finds it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import PROGRAMS, FakeGpu
+from standing_gpu import BEST, PROGRAMS, FakeGpu, favour
 
 import coda_lang as coda
 from coda_lang.backend_cutlass.config import Config
@@ -17,18 +17,6 @@ from coda_lang.tuning.store import TunedStore
 from coda_lang.tuning.tune import Tuning, tune
 
 Arguments = Callable[..., dict[str, Any]]
-BEST = Config(128, 128, 1, 2, "pingpong")
-
-
-def favour(best: Config) -> Callable[[Config | None], float]:
-    """Milliseconds that fall with each respect in which a schedule is like the best."""
-
-    def ms(config: Config | None) -> float:
-        assert config is not None
-        same = sum(getattr(config, n) == getattr(best, n) for n in ("tile_m", "tile_n", "schedule"))
-        return 0.2 - 0.03 * same - 0.01 * ((config.cluster_m, config.cluster_n) == (best.cluster_m, best.cluster_n))
-
-    return ms
 
 
 def tuned(program: coda.Program, arguments: dict[str, Any], **more: Any) -> Tuning:
