@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from bisect import bisect_left
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -111,6 +112,7 @@ class _ModuleChecker:
                         kernels.append(d)
                     else:  # one that is defined twice is checked too, but cannot be called
                         blocks[d.name if fresh else f"{d.name}@{d.span.start}"] = d
+        self._divisions()
         self._recursion(functions)
         for function in functions:
             self._function(function)
@@ -124,7 +126,6 @@ class _ModuleChecker:
             raise CodaError(self.report.errors)
         return Module(str(self.path), self.file.doc, self.scope, tuple(in_order(self.report.warnings)))
 
-        self._divisions()
     def _declare(self, name: str, span: Span, declared: dict[str, Span], is_kernel: bool = False) -> bool:
         if name in declared:
             note = [Note("first defined here", declared[name])]
@@ -190,19 +191,6 @@ class _ModuleChecker:
             self.report.add("E0108", d.path_span, f'cannot read "{shown}": {reason}', where)
         return None
 
-    # -- functions --
-
-    def _recursion(self, functions: list[s.Function]) -> None:
-        """Functions are inlined, so none may reach itself. Only functions of one file can: imports have no cycles."""
-        _, circles = _walk_calls({d.name: list(_calls(d)) for d in functions})
-        for call, path in circles:
-            self._circle("E0110", call, path, "functions are inlined and cannot recur")
-            self.scope.recursive.update(path)
-
-    def _circle(self, code: str, call: s.Call, path: list[str], help: str) -> None:
-        chain = " → ".join(f"`{n}`" for n in (*path, call.function))
-        text = f"`{call.function}` calls itself" if len(path) == 1 else f"a circle of calls: {chain}"
-        self.report.add(code, call.function_span, text, help)
     # -- comments --
 
     def _divisions(self) -> None:
@@ -226,6 +214,19 @@ class _ModuleChecker:
                 help = f"write `idiv(…, {divisor})` for whole numbers, `/` for floats"
                 self.report.add("W0004", span, f"`//` begins a comment: nothing is divided by {divisor}", help)
 
+    # -- functions --
+
+    def _recursion(self, functions: list[s.Function]) -> None:
+        """Functions are inlined, so none may reach itself. Only functions of one file can: imports have no cycles."""
+        _, circles = _walk_calls({d.name: list(_calls(d)) for d in functions})
+        for call, path in circles:
+            self._circle("E0110", call, path, "functions are inlined and cannot recur")
+            self.scope.recursive.update(path)
+
+    def _circle(self, code: str, call: s.Call, path: list[str], help: str) -> None:
+        chain = " → ".join(f"`{n}`" for n in (*path, call.function))
+        text = f"`{call.function}` calls itself" if len(path) == 1 else f"a circle of calls: {chain}"
+        self.report.add(code, call.function_span, text, help)
 
     def _blocks_in_order(self, blocks: dict[str, s.KernelDef]) -> list[str]:
         """Each block after those that it calls."""
@@ -351,6 +352,17 @@ MAX_IMPORTS = 100
 _SOME_GRID = Grid(axis_dim("M"), axis_dim("N"))
 
 
+def _statements(file: s.File) -> Iterator[tuple[Span, set[str]]]:
+    """Where statements and results of functions stand, with the names of their definition."""
+    for d in file.definitions:
+        if not isinstance(d, (s.Function, s.KernelDef)):
+            continue
+        names = {p.name for p in d.params} | {t.text for st in d.body if isinstance(st, s.Bind) for t in st.targets}
+        names |= {a.name for a in d.axes} if isinstance(d, s.KernelDef) else set()
+        nodes = [*d.body, *(d.results if isinstance(d, s.Function) else ())]
+        yield from ((node.span, names) for node in nodes)
+
+
 def _calls(d: s.Function) -> Iterator[s.Call]:
     for expr in (*(p.default for p in d.params if p.default is not None), *(st.value for st in d.body), *d.results):
         yield from (e for e in s.walk(expr) if isinstance(e, s.Call))
@@ -364,17 +376,6 @@ def _walk_calls(calls: dict[str, list[s.Call]]) -> tuple[list[str], list[tuple[s
     for first in calls:
         path = [first] if first not in order else []  # the calls that lead to where the walk is
         while path:
-def _statements(file: s.File) -> Iterator[tuple[Span, set[str]]]:
-    """Where statements and results of functions stand, with the names of their definition."""
-    for d in file.definitions:
-        if not isinstance(d, (s.Function, s.KernelDef)):
-            continue
-        names = {p.name for p in d.params} | {t.text for st in d.body if isinstance(st, s.Bind) for t in st.targets}
-        names |= {a.name for a in d.axes} if isinstance(d, s.KernelDef) else set()
-        nodes = [*d.body, *(d.results if isinstance(d, s.Function) else ())]
-        yield from ((node.span, names) for node in nodes)
-
-
             call = next(pending[path[-1]], None)
             if call is None:
                 order[path.pop()] = None
