@@ -243,6 +243,8 @@ def _named(dtype: Any, name: str) -> str:
 
 
 def _numpy_view(array: np.ndarray[Any, Any], name: str) -> ArrayView:
+    if isinstance(array, np.ma.MaskedArray):
+        raise ArgumentError(f"{name}: a masked array has elements that are none: pass x.filled(…)")
     dtype = _named(array.dtype, name)
     pointer = int(array.__array_interface__["data"][0])
     readonly = not array.flags.writeable
@@ -269,10 +271,15 @@ def _torch_view(tensor: Any, name: str) -> ArrayView:
     if kind not in ("cpu", "cuda") or str(tensor.layout) != "torch.strided":
         got = "a sparse one" if str(tensor.layout) != "torch.strided" else f"one on {tensor.device}"
         raise ArgumentError(f"{name}: expected a dense CPU or CUDA tensor, got {got}")
-    if tensor.is_neg():  # a lazy negation: the memory holds the opposite
+    lazy = tensor.is_neg()  # the memory holds the opposite: what is read is a copy, and writing to it would be lost
+    if lazy:
         tensor = tensor.resolve_neg()
     device = tensor.device.index if kind == "cuda" else None
-    return ArrayView(tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), dtype, device, tensor, "torch")
+    try:
+        pointer, strides = tensor.data_ptr(), tensor.stride()
+    except RuntimeError as error:
+        raise ArgumentError(f"{name}: expected a tensor with memory of its own: {error}") from None
+    return ArrayView(pointer, tuple(tensor.shape), strides, dtype, device, tensor, "torch", lazy)
 
 
 class _DLTensor(ctypes.Structure):

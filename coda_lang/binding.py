@@ -5,6 +5,7 @@ Both backends bind a call here, before anything is computed or launched, so a wr
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -14,6 +15,8 @@ from coda_lang.ir.axes import head_parts
 from coda_lang.ir.ops import OPS
 from coda_lang.ir.program import Block, Definition, Kernel, Output, Param, Scalar
 from coda_lang.ir.types import DTYPES, Dim, DType
+
+_LONGEST = 2**48  # of an axis: what is longer fits no memory
 
 
 @dataclass(frozen=True)
@@ -66,9 +69,12 @@ def bind(kernel: Definition, shapes: Mapping[str, Shape], axes: Mapping[str, int
     binding = Binding(kernel)
     origin: dict[str, str] = {}
     for name, length in axes.items():
-        if isinstance(length, bool) or not hasattr(length, "__index__") or length.__index__() < 0:
+        try:
+            binding.extents[name] = operator.index(length)
+        except TypeError:
+            binding.extents[name] = -1
+        if isinstance(length, bool) or not 0 <= binding.extents[name] < _LONGEST:
             raise ArgumentError(f"{kernel.name}: axis `{name}` is a length, got {length!r}")
-        binding.extents[name] = length.__index__()
         origin[name] = "the call"
     for param in kernel.params:
         if param.name in shapes:
@@ -254,9 +260,12 @@ def asked_outputs(kernel: Definition, outputs: object) -> frozenset[str]:
     """The outputs of a call: those named, or all but the optional ones. Raises ArgumentError."""
     if outputs is None:
         return frozenset(o.name for o in kernel.outputs if not o.optional)
-    if isinstance(outputs, str) or not hasattr(outputs, "__iter__"):
+    try:
+        names = None if isinstance(outputs, str) else list(outputs)  # type: ignore[call-overload]
+    except TypeError:
+        names = None
+    if names is None:
         raise ArgumentError(f"{kernel.name}: `outputs` is a list of output names, got {outputs!r}")
-    names = list(outputs)
     known = [o.name for o in kernel.outputs]
     for name in names:
         if name not in known:

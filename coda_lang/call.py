@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, cast
@@ -16,7 +17,7 @@ from coda_lang.domains import inside, show_domain
 from coda_lang.errors import ArgumentError, did_you_mean
 from coda_lang.ir import passes, prune
 from coda_lang.ir.axes import Grid
-from coda_lang.ir.numerics import STORAGE
+from coda_lang.ir.numerics import STORAGE, to_storage
 from coda_lang.ir.program import Block, Definition, Kernel, Number, Output, Param
 from coda_lang.ir.types import DTYPES, DType
 
@@ -129,10 +130,10 @@ class Caller(Generic[D]):
 
     def _tensor(self, p: Param, x: Any) -> ArrayView:
         if not p.dims and isinstance(x, (bool, int, float, np.generic)) and not isinstance(p.dtype, str):
-            x = np.asarray(self._number(p, x), STORAGE[p.dtype.name])
+            x = self._device_number(p, p.dtype, x)
         if isinstance(x, (list, tuple)):
             raise ArgumentError(f"{self.ir.name}: `{p.name}` must be an array, got a {type(x).__name__}")
-        if isinstance(x, np.ndarray):
+        if isinstance(x, np.ndarray) and not isinstance(x, np.ma.MaskedArray):
             plain = _plain(x)
             if p.inout and plain is not x:
                 text = f"`{p.name}` is updated in place: it must have native byte order and strides of whole elements"
@@ -161,8 +162,18 @@ class Caller(Generic[D]):
             text += f": pass {arrays.converted(p.name, choices[0].name, library)}"
         return ArgumentError(f"{self.ir.name}: {text}")
 
+    def _device_number(self, p: Param, dtype: DType, x: Any) -> np.ndarray[Any, Any]:
+        """A number for an input `f32[]`, rounded as a store would."""
+        value = x.item() if isinstance(x, np.generic) else x
+        if isinstance(value, bool) != (dtype.kind == "bool") or not isinstance(value, (bool, int, float)):
+            raise ArgumentError(f"{self.ir.name}: `{p.name}` is {dtype}[], got {x!r}")
+        if dtype.kind == "bool":
+            return np.asarray(value)
+        wide = np.float32 if dtype.kind == "float" else np.int64
+        return np.asarray(to_storage(np.asarray(self._number(p, value), wide), dtype.name))
+
     def _scalar(self, p: Param, x: Any) -> Number:
-        if hasattr(x, "item") and getattr(x, "shape", None) == ():
+        if hasattr(x, "item") and getattr(x, "shape", None) == () and x is not np.ma.masked:
             x = x.item()
         if isinstance(x, bool) or not isinstance(x, (int, float)):
             raise ArgumentError(f"{self.ir.name}: `{p.name}` is a scalar {p.dtype}, got {describe(x)}")
@@ -176,15 +187,18 @@ class Caller(Generic[D]):
                 raise ArgumentError(f"{self.ir.name}: `{p.name}` is an {p.dtype} integer, got {x!r}")
             return int(x)
         with np.errstate(all="ignore"):
-            return float(np.float32(x))
+            try:
+                return float(np.float32(x))
+            except OverflowError:  # an int beyond f64
+                return math.copysign(math.inf, x)
 
     def _axes_of(self, acc: Any, axes: dict[str, Any]) -> dict[str, Any]:
         """The lengths that a given accumulator fixes."""
         ir = self.ir
         if not isinstance(ir, Kernel) or ir.product is None or ir.rows is None or ir.cols is None:
             raise ArgumentError(f"{ir.name}: a {ir.kind} has no accumulator, so `acc` cannot replace it")
-        shape = np.shape(acc)
-        if len(shape) != 2:
+        shape = getattr(acc, "shape", None)
+        if shape is None or len(shape) != 2:
             raise ArgumentError(f"{self.ir.name}: `acc` has two dimensions, got {describe(acc)}")
         found = dict(axes)
         for dim, length in zip((ir.rows, ir.cols), shape, strict=True):
@@ -258,6 +272,9 @@ def aliased(call: Call[D]) -> set[str]:
     kernel = call.kernel
     written = dict(call.out)
     written |= {p.name: call.tensors[p.name] for p in kernel.params if p.inout}
+    for name, target in written.items():
+        if _overlaps_itself(target):
+            raise ArgumentError(f"{kernel.name}: `{name}` has elements that share memory, and each is written")
     names = list(written)
     for i, name in enumerate(names):
         for other in names[i + 1 :]:
@@ -279,8 +296,10 @@ def aliased(call: Call[D]) -> set[str]:
 def _may_alias(kernel: Definition, target: Output | Param, p: Param) -> bool:
     if not isinstance(kernel, Kernel) or kernel.rows is None or kernel.cols is None:
         return False
-    operands = (kernel.product.a, kernel.product.b) if kernel.product is not None else ()
-    return Grid(kernel.rows, kernel.cols).is_tile(p.dims) and p.dims == target.dims and p.name not in operands
+    elsewhere = {v.attr for v in kernel.values if v.op == "gather"}  # inputs of which other tiles' elements are read
+    if kernel.product is not None:
+        elsewhere |= {kernel.product.a, kernel.product.b}
+    return Grid(kernel.rows, kernel.cols).is_tile(p.dims) and p.dims == target.dims and p.name not in elsewhere
 
 
 def _same_layout(x: ArrayView, y: ArrayView) -> bool:
@@ -298,6 +317,16 @@ def overlap(x: ArrayView, y: ArrayView) -> bool:
         return np.shares_memory(_addresses(x), _addresses(y), max_work=10_000)  # type: ignore[arg-type]
     except np.exceptions.TooHardError:
         return True
+
+
+def _overlaps_itself(v: ArrayView) -> bool:
+    """Whether two elements may share memory: each stride steps over all that smaller ones reach."""
+    reach = 0
+    for stride, n in sorted((abs(s), n) for s, n in zip(v.strides, v.shape, strict=True) if n > 1):
+        if stride <= reach:
+            return 0 not in v.shape
+        reach += stride * (n - 1)
+    return False
 
 
 def _extent(v: ArrayView) -> tuple[int, int]:

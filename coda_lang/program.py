@@ -9,7 +9,7 @@ import numpy as np
 
 from coda_lang import arrays
 from coda_lang.binding import Shape, show_param
-from coda_lang.call import Call, Caller, D, aliased, check_domains, describe
+from coda_lang.call import Call, Caller, D, aliased, check_domains, describe, overlap
 from coda_lang.errors import ArgumentError, UnknownNameError, did_you_mean
 from coda_lang.interp import DEFAULT_TILE, interpret
 from coda_lang.interp.run import Progress
@@ -277,7 +277,9 @@ class Program(Described):
         shape = (call.binding.length(self.ir.rows), call.binding.length(self.ir.cols))
         if tap.shape != shape or tap.dtype != np.float32:
             raise ArgumentError(f"{self.name}: `acc` is f32{list(shape)}, got {describe(tap)}")
-        return tap
+        view = arrays.view(tap, "acc")
+        shared = any(overlap(view, target) for target in call.out.values())
+        return tap.copy() if shared else tap  # it is read after outputs are written
 
 
 def in_library(call: Call[D], results: Mapping[str, Array]) -> Result:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from bisect import bisect_left
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -45,12 +46,23 @@ def check_text(text: str, path: str = "<string>") -> Module:
 @contextmanager
 def _deep_recursion() -> Iterator[None]:
     """Room for the nesting that `MAX_NESTING` and `MAX_IMPORTS` allow, whatever the caller's own depth is."""
-    before = sys.getrecursionlimit()
-    sys.setrecursionlimit(max(before, 20_000))
+    global _deep, _before  # the limit is the process's: the first thread in raises it, the last one out restores it
+    with _limit:
+        if not _deep:
+            _before = sys.getrecursionlimit()
+            sys.setrecursionlimit(max(_before, 20_000))
+        _deep += 1
     try:
         yield
     finally:
-        sys.setrecursionlimit(before)
+        with _limit:
+            _deep -= 1
+            if not _deep:
+                sys.setrecursionlimit(_before)
+
+
+_limit = threading.Lock()
+_deep = _before = 0
 
 
 @cache
@@ -375,14 +387,17 @@ def _walk_calls(calls: dict[str, list[s.Call]]) -> tuple[list[str], list[tuple[s
     circles = []
     for first in calls:
         path = [first] if first not in order else []  # the calls that lead to where the walk is
+        on_path = set(path)
         while path:
             call = next(pending[path[-1]], None)
             if call is None:
+                on_path.discard(path[-1])
                 order[path.pop()] = None
-            elif call.function in path:
+            elif call.function in on_path:
                 circles.append((call, path[path.index(call.function) :]))
             elif call.function in calls and call.function not in order:
                 path.append(call.function)
+                on_path.add(call.function)
     return list(order), circles
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from codecs import BOM_UTF8
@@ -40,6 +41,8 @@ def grammar() -> Lark:
 
 def read_source(path: str | os.PathLike[str]) -> Source:
     """Read a file as UTF-8. Raises OSError, or CodaError for bytes that are not UTF-8 and for more than 4 MiB."""
+    if "\0" in str(path):
+        raise OSError(errno.EINVAL, "a path has no null character", str(path))
     with open(path, "rb") as file:
         data = file.read(SIZE_LIMIT + 1)  # no more: a device may have no end
     if len(data) > SIZE_LIMIT:
