@@ -190,7 +190,7 @@ class Caller(Generic[D]):
             try:
                 return float(np.float32(x))
             except OverflowError:  # an int beyond f64
-                return math.copysign(math.inf, x)
+                return math.inf if x > 0 else -math.inf
 
     def _axes_of(self, acc: Any, axes: dict[str, Any]) -> dict[str, Any]:
         """The lengths that a given accumulator fixes."""
