@@ -14,7 +14,7 @@ from coda_lang.errors import ArgumentError, UnknownNameError, did_you_mean
 from coda_lang.interp import DEFAULT_TILE, interpret
 from coda_lang.interp.run import Progress
 from coda_lang.ir.numerics import STORAGE, Array
-from coda_lang.ir.program import Definition, Kernel
+from coda_lang.ir.program import Block, Definition, Kernel
 
 if TYPE_CHECKING:
     from coda_lang.backend_cutlass.program import Compiled, GpuProgram, Planned
@@ -60,8 +60,17 @@ class Result(Mapping[str, Any]):
         return f"no output `{name}` was computed: the outputs are {known}"
 
     def __repr__(self) -> str:
-        shown = ", ".join(f"{n}: {tuple(a.shape)}" for n, a in self._arrays.items())
-        return f"Result({shown})"
+        return f"Result({', '.join(f'{n}: {_shown(a)}' for n, a in self._arrays.items())})"
+
+
+def _shown(array: Any) -> str:
+    """An array's type and shape; of a single number on the host, the number too."""
+    try:
+        view = arrays.view(array)
+    except ArgumentError:  # CuPy holds f8 as bits
+        return f"{array.dtype}{list(array.shape)}"
+    text = f"{view.dtype}{list(view.shape)}"
+    return text if view.shape or view.device is not None else f"{text} = {arrays.to_numpy(array).item():.6g}"
 
 
 class Described:
@@ -89,7 +98,18 @@ class Described:
             for p in self.ir.params
         )
         outputs = ", ".join(f"{o.name}: {show_param(o)}{'?' if o.optional else ''}" for o in self.ir.outputs)
-        return f"{self.ir.name}({params}) -> ({outputs})"
+        return f"{self.ir.name}{self._axes}({params}) -> ({outputs})"
+
+    @property
+    def _axes(self) -> str:
+        ir = self.ir
+        splits = {s.axis: f" = {s.outer} * {s.inner}" for s in ir.splits}
+        factors = {d.axis for s in ir.splits for d in (s.outer, s.inner)}
+        by = {ir.by[0]: f" by {ir.by[1]}"} if isinstance(ir, Block) and ir.by is not None else {}
+        axes = ", ".join(f"{n}{splits.get(n, '')}{by.get(n, '')}" for n in ir.axes if n not in factors)
+        types = ", ".join(f"{d.name}: {' | '.join(map(str, d.choices))}" for d in ir.dtypes)
+        inner = "; ".join(part for part in (axes, types) if part)
+        return f"<{inner}>" if inner else ""
 
     def __repr__(self) -> str:
         return f"<{self.kind} {self.signature}>"

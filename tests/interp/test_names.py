@@ -64,3 +64,22 @@ def test_a_kernel_that_a_file_lacks() -> None:
     assert mod.get("hlaf") is None
     with pytest.raises(KeyError, match="no output `z` was computed: the outputs are y"):
         mod.half(x=ONE)["z"]
+
+
+@pytest.mark.parametrize(
+    "signature",
+    [
+        "k<M, N, K; T: bf16 | f16>(a: T[M, K], b: T[N, K], inout d: f32[M, N], g: f32 = …) -> (y: T[M, N]?)",
+        "k<M, N = H * D, K>(a: bf16[M, K], b: bf16[N, K], w: f32[D], inout d: f32[M, N]) -> (y: bf16[M, H])",
+    ],
+)
+def test_a_signature_is_shown_as_it_is_written(signature: str) -> None:
+    body = "y <- g * (a @ b.T)" if "g:" in signature else "h = (a @ b.T) * w  y <- segment_sum(h, over=D)"
+    k = coda.loads(f"kernel {signature.replace('…', '1.0')} {{ {body}  d +<- 1.0 }}").k
+    assert k.signature == signature
+    assert repr(k) == f"<kernel {signature}>"
+
+
+def test_a_result_shows_types_and_single_numbers() -> None:
+    text = "reduce r<M>(x: f32[M]) -> (y: bf16[M], total: f32[]) { y <- x  total <- sum(x, over=M) }"
+    assert repr(coda.loads(text).r(x=np.array([0.25, 2.5], np.float32))) == "Result(y: bf16[2], total: f32[] = 2.75)"

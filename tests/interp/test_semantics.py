@@ -148,4 +148,4 @@ def test_results_are_mappings_and_can_be_unpacked() -> None:
     assert "y" in out
     assert "x" not in out
     assert len(out) == 2
-    assert repr(out) == "Result(y: (2, 3), z: (2,))"
+    assert repr(out) == "Result(y: f32[2, 3], z: f32[2])"
