@@ -70,7 +70,10 @@ def _shown(array: Any) -> str:
     except ArgumentError:  # CuPy holds f8 as bits
         return f"{array.dtype}{list(array.shape)}"
     text = f"{view.dtype}{list(view.shape)}"
-    return text if view.shape or view.device is not None else f"{text} = {arrays.to_numpy(array).item():.6g}"
+    if view.shape or view.device is not None:
+        return text
+    number = arrays.to_numpy(array).item()
+    return f"{text} = {number:.6g}" if isinstance(number, float) else f"{text} = {number}"
 
 
 class Described:

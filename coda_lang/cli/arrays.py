@@ -11,7 +11,7 @@ import os
 import re
 import tempfile
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -61,29 +61,42 @@ def native(x: Array, allowed: tuple[DType, ...]) -> Array:
     return x.astype(x.dtype.newbyteorder("="), copy=False)
 
 
-def fitted(p: Param, x: Array, dtype: DType, source: str, cast: bool) -> Array:
-    """`x` in element type `dtype`; a conversion that changes a value needs `cast`. Raises UsageError."""
+def fitted(p: Param, x: Array, dtype: DType, source: str, cast: bool, others: Sequence[DType] = ()) -> Array:
+    """`x` in element type `dtype`; a conversion that changes a value needs `cast`. Raises UsageError.
+
+    `others` are the types that the input's dtype parameter might stand for instead.
+    """
     target = STORAGE[dtype.name]
     if x.dtype == target:
         return x
     kind = "float" if x.dtype in _UNNAMED else {"f": "float", "i": "int", "u": "int", "b": "bool"}.get(x.dtype.kind)
     if kind != dtype.kind:
         raise UsageError(f"`{p.name}` must be {dtype}, and {source} holds {x.dtype}")
-    with np.errstate(all="ignore"):
-        if dtype.kind == "int":
-            out = x.astype(target)
-            same = bool(np.array_equal(out, x))
-        else:
-            wide = x.astype(np.float64 if x.dtype.itemsize > 4 else np.float32)
-            out = np.asarray(to_storage(wide, dtype.name))
-            back = out.astype(wide.dtype)
-            same = bool(((back == wide) | ((back != back) & (wide != wide))).all())
+    out, same = _converted(x, dtype)
     if not same and not cast:
         text = f"`{p.name}` must be {dtype}, and {source} holds {x.dtype} values that {dtype} lacks"
-        raise UsageError(text, "--cast rounds them" if dtype.kind == "float" else None)
+        exact = next((t for t in others if _converted(x, t)[1]), None)
+        help = "--cast rounds them" if dtype.kind == "float" else None
+        if exact is not None:
+            help = f"--dtype {p.dtype}={exact} holds them exactly" + (f"; {help}" if help else "")
+        elif others and help:
+            help += f"; {p.dtype} may also be {' or '.join(map(str, others))}"
+        raise UsageError(text, help)
     if not same and dtype.kind == "int":
         raise UsageError(f"`{p.name}` must be {dtype}, and {source} holds integers outside its range")
     return out
+
+
+def _converted(x: Array, dtype: DType) -> tuple[Array, bool]:
+    """`x` in an element type of its kind, and whether every value is the same."""
+    with np.errstate(all="ignore"):
+        if dtype.kind == "int":
+            out = x.astype(STORAGE[dtype.name])
+            return out, bool(np.array_equal(out, x))
+        wide = x.astype(np.float64 if x.dtype.itemsize > 4 else np.float32)
+        out = np.asarray(to_storage(wide, dtype.name))
+        back = out.astype(wide.dtype)
+        return out, bool(((back == wide) | ((back != back) & (wide != wide))).all())
 
 
 def save(directory: str, outputs: Mapping[str, Array]) -> dict[str, str]:

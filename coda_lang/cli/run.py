@@ -151,7 +151,9 @@ def _from_files(
     for name, x in found.items():
         p = params[name]
         dtype = p.dtype if isinstance(p.dtype, DType) else bound.get(p.dtype, allowed[p.dtype][0])
-        fitted = arrays.fitted(p, x, dtype, names[name], cast)
+        free = isinstance(p.dtype, str) and p.dtype not in bound
+        others = [t for t in arrays.choices(p, allowed) if t != dtype] if free else []
+        fitted = arrays.fitted(p, x, dtype, names[name], cast, others)
         result[name] = fitted.item() if p.host and fitted.shape == () else fitted
     return result
 

@@ -99,12 +99,18 @@ class SignatureChecker:
         ok = isinstance(split, s.DimBinary) and split.op == "*"
         factors = [split.left, split.right] if isinstance(split, s.DimBinary) else []
         if not ok or not all(isinstance(f, (s.DimName, s.DimNumber)) for f in factors):
-            text = f"an axis is split into two factors: `{axis.name} = H * D`"
-            self.report.add("E0218", axis.span, text, "each factor is a name or a number")
+            if isinstance(split, s.DimNumber):
+                text = f"an axis has no length in the signature, and `{axis.name}` is {split.text}"
+                help = f"write the number where the axis would stand: `N = {split.text} * D`, `f32[M, {split.text}]`"
+            else:
+                first, second = ("H", "D") if axis.name not in ("H", "D") else ("P", "Q")
+                text = f"an axis is split into two factors: `{axis.name} = {first} * {second}`"
+                help = "each factor is a name or a number"
+            self.report.add("E0218", axis.span, text, help)
             self._unknown |= set(re.findall(r"\w+", axis.span.text))  # the factors, whichever they were meant to be
             return
         dims = []
-        split_axes = {a.name for a in self.definition.axes if a.split is not None}
+        split_axes = {a.name for a in self.definition.axes if isinstance(a.split, s.DimBinary)}
         for factor in factors:
             if isinstance(factor, s.DimName):
                 if factor.text in split_axes:

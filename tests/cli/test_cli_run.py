@@ -152,7 +152,13 @@ def test_values_are_only_rounded_on_request(capsys: Out, good: str, tmp_path: Pa
     np.save(tmp_path / "a.npy", np.full((2, 3), 0.1, np.float32))
     message = _fails(capsys, good, "--input", f"a={tmp_path}/a.npy")
     assert "`a` must be bf16" in message
-    assert "--cast" in message
+    assert "help: --cast rounds them; T may also be f16\n" in message
+    np.save(tmp_path / "a.npy", np.full((2, 3), 1 + 2**-10, np.float32))
+    message = _fails(capsys, good, "--input", f"a={tmp_path}/a.npy")
+    assert "help: --dtype T=f16 holds them exactly; --cast rounds them\n" in message
+    assert main([good, "--input", f"a={tmp_path}/a.npy", "--dtype", "T=f16"]) == 0
+    capsys.readouterr()
+    assert "help: --cast rounds them\n" in _fails(capsys, good, "--input", f"a={tmp_path}/a.npy", "--dtype", "T=bf16")
     assert main([good, "--input", f"a={tmp_path}/a.npy", "--cast"]) == 0
     np.save(tmp_path / "i.npy", np.ones((2, 3), np.int64))
     capsys.readouterr()
