@@ -71,6 +71,9 @@ class Library(Protocol):
     def empty(self, shape: tuple[int, ...], dtype: str, device: int) -> Any:
         """A new C-contiguous array on a CUDA device; the current device stays as it is."""
 
+    def typed(self, memory: Any, dtype: str) -> Any:
+        """The bytes of a one-dimensional bool array as elements of another type."""
+
     def copy(self, target: Any, source: Any, device: int) -> None:
         """Element by element, on the library's current stream of the device."""
 
@@ -394,6 +397,9 @@ class _Torch:
         except self._torch.cuda.OutOfMemoryError as error:
             raise _out_of_memory(shape, dtype, device) from error
 
+    def typed(self, memory: Any, dtype: str) -> Any:
+        return memory.view(self._dtypes[dtype])
+
     def copy(self, target: Any, source: Any, device: int) -> None:
         with self._torch.no_grad():
             target.copy_(source)
@@ -422,6 +428,9 @@ class _Cupy:
                 return cupy.ndarray(shape, np.uint8 if dtype in F8 else numpy_dtype(dtype))
         except cupy.cuda.memory.OutOfMemoryError as error:
             raise _out_of_memory(shape, dtype, device) from error
+
+    def typed(self, memory: Any, dtype: str) -> Any:
+        return memory.view(np.uint8 if dtype in F8 else numpy_dtype(dtype))
 
     def copy(self, target: Any, source: Any, device: int) -> None:
         bits = _UNSIGNED[target.dtype.itemsize]  # CuPy copies bits of any type, but not values of f8

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic
 
 import numpy as np
 
@@ -14,14 +15,14 @@ from coda_lang.errors import ArgumentError, UnknownNameError, did_you_mean
 from coda_lang.interp import DEFAULT_TILE, interpret
 from coda_lang.interp.run import Progress
 from coda_lang.ir.numerics import STORAGE, Array
-from coda_lang.ir.program import Block, Definition, Kernel
+from coda_lang.ir.program import Block, Kernel
 
 if TYPE_CHECKING:
     from coda_lang.backend_cutlass.program import Compiled, GpuProgram, Planned
 
 
-class Result(Mapping[str, Any]):
-    """The outputs of a call by name: attributes, items, and unpackable in the order of the signature."""
+class Result:
+    """The outputs of a call by name: attributes, items as of a dict, and unpackable in the order of the signature."""
 
     def __init__(self, arrays: Mapping[str, Any]) -> None:
         self._arrays = dict(arrays)
@@ -36,6 +37,9 @@ class Result(Mapping[str, Any]):
 
     def __len__(self) -> int:
         return len(self._arrays)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return self._arrays.get(name, default)
 
     def keys(self) -> Any:
         return self._arrays.keys()
@@ -76,10 +80,14 @@ def _shown(array: Any) -> str:
     return f"{text} = {number:.6g}" if isinstance(number, float) else f"{text} = {number}"
 
 
-class Described:
-    """What kernels and blocks have in common: a signature."""
+class Runnable(ABC, Generic[D]):
+    """What kernels and blocks have in common: a signature, and a call with arrays."""
 
-    ir: Definition
+    ir: D
+
+    def __init__(self, definition: D) -> None:
+        self.ir = definition
+        self.caller = Caller(definition)
 
     @property
     def name(self) -> str:
@@ -122,17 +130,6 @@ class Described:
             names = ", ".join(f"{p.name}=…" for p in self.ir.params if p.default is None)
             raise ArgumentError(f"{self.name}: arguments are passed by name: {self.name}({names})")
 
-
-class Program(Described):
-    """A kernel, map or reduce that can be called with arrays."""
-
-    ir: Kernel
-
-    def __init__(self, kernel: Kernel) -> None:
-        self.ir = kernel
-        self.caller = Caller(kernel)
-        self._gpu: GpuProgram | None = None
-
     def __call__(
         self, /, *positional: Any, outputs: Any = None, out: Any = None, check: bool = False, **arguments: Any
     ) -> Result:
@@ -156,8 +153,24 @@ class Program(Described):
         if check:
             check_domains(call)
         if call.device is not None:
-            return Result(self.gpu.run(call))
+            return Result(self.on_gpu(call))
         return in_library(call, self.on_host(call, DEFAULT_TILE))
+
+    @abstractmethod
+    def on_host(self, call: Call[D], tile: tuple[int, int]) -> dict[str, Array]:
+        """The interpreter on a call whose arrays lie on the host."""
+
+    @abstractmethod
+    def on_gpu(self, call: Call[D]) -> dict[str, Any]:
+        """A call whose arrays lie on a GPU."""
+
+
+class Program(Runnable[Kernel]):
+    """A kernel, map or reduce that can be called with arrays."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        super().__init__(kernel)
+        self._gpu: GpuProgram | None = None
 
     def interpret(
         self,
@@ -204,6 +217,9 @@ class Program(Described):
         return {o.name: Shape(call.binding.shape(o, chosen), call.binding.dtype(o).name) for o in call.kernel.outputs}
 
     # -- the GPU --
+
+    def on_gpu(self, call: Call[Kernel]) -> dict[str, Any]:
+        return self.gpu.run(call)
 
     @property
     def gpu(self) -> GpuProgram:

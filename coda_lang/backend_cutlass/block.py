@@ -16,9 +16,8 @@ from coda_lang.backend_cutlass.pool import compile_many
 from coda_lang.backend_cutlass.program import Planned, tell
 from coda_lang.binding import Binding
 from coda_lang.blocks import arena
-from coda_lang.blocks.expand import Expansion, Launch, Piece, Tile, begin, expand
+from coda_lang.blocks.expand import Expansion, Launch, Piece, Tile, begin
 from coda_lang.call import Call, aliased
-from coda_lang.errors import ArgumentError
 from coda_lang.ir.program import Block, Kernel
 
 if TYPE_CHECKING:
@@ -66,7 +65,7 @@ class PlannedBlock:
         """Points the plan at other arrays of the block, each of the form of the one it replaces.
 
         Raises:
-            ArgumentError: an array differs, or would need a copy.
+            ArgumentError: an array differs.
         """
         own = {**self._made.inputs, **self._made.outputs}
         moved = {own[name]: view for name, view in views.items()}
@@ -99,10 +98,7 @@ class GpuBlock:
         plan, lock = found
         arrays_, views = _outputs(call)
         with lock:  # what is launched reads this call's arguments
-            try:
-                plan.bind({**call.tensors, **views}, _results(call, arrays_))
-            except ArgumentError:  # an array that has to be copied to fit
-                return self.plan(call)()
+            plan.bind({**call.tensors, **views}, _results(call, arrays_))
             return plan()
 
     def plan(self, call: Call[Block]) -> PlannedBlock:
@@ -111,13 +107,22 @@ class GpuBlock:
         aliased(call)
         outputs, views = _outputs(call)
         made = begin(call.kernel, call.binding)
-        where = _Where(call, {made.inputs[n]: v for n, v in call.tensors.items()})
+        where = _Where(call, made, {made.inputs[n]: v for n, v in call.tensors.items()})
         where.placed |= {made.outputs[n]: v for n, v in views.items()}
-        expand(
-            made, call.kernel, call.binding, {**call.defaults, **call.scalars}, _Schedules(self._program, call, where)
-        )
+
+        def tile(
+            kernel: Kernel,
+            form: Kernel,
+            binding: Binding,
+            tensors: Mapping[str, Piece],
+            stored: Mapping[str, Piece],
+        ) -> Tile:
+            inner = Call(form, binding, where.views(tensors), {}, where.views(stored), call.device, {})
+            return self._program.program(kernel).gpu.tile(inner)
+
+        self._program.expand(made, call, tile)
         memory = arena.plan(made)
-        where.allocate(made, memory)
+        where.allocate(memory)
         calls = [self._call(launch, where) for launch in made.launches]
         self._compile(calls, arrays.current_stream(call.tensors.values(), call.device or 0))
         launches = [program.gpu.plan(inner) for program, inner in calls]
@@ -143,61 +148,40 @@ class _Where:
     """Where buffers lie; one that is not placed yet is taken to be aligned as it will be."""
 
     call: Call[Block]
+    made: Expansion
     placed: dict[int, ArrayView]
 
     def views(self, pieces: Mapping[str, Piece]) -> dict[str, ArrayView]:
         return {n: self._view(p) for n, p in pieces.items()}
 
-    def allocate(self, made: Expansion, memory: arena.Arena) -> None:
+    def allocate(self, memory: arena.Arena) -> None:
         """Places the temporaries, in one new allocation."""
         assert self.call.device is not None
-        library = arrays.cuda_library(self.call.tensors.values())
-        words = max(memory.bytes, arena.ALIGNMENT) // 4
-        allocation = arrays.library(library).empty((words,), "i32", self.call.device)
-        base = arrays.view(allocation, "temporaries").pointer
+        library = arrays.library(arrays.cuda_library(self.call.tensors.values()))
+        allocation = library.empty((max(memory.bytes, arena.ALIGNMENT),), "bool", self.call.device)
         for i, offset in memory.offsets.items():
-            self.placed[i] = self._packed(made.whole(i), base + offset, allocation)
+            buffer = self.made.buffers[i]
+            flat = library.typed(allocation[offset : offset + buffer.elements * ITEM_BYTES[buffer.dtype]], buffer.dtype)
+            two = len(buffer.shape) == 2
+            array = flat.reshape((-1, buffer.pitch))[:, : buffer.shape[1]] if two else flat.reshape(buffer.shape)
+            self.placed[i] = arrays.view(array, buffer.name, buffer.dtype)
 
     def _view(self, piece: Piece) -> ArrayView:
         held = self.placed.get(piece.buffer)
-        return self._packed(piece, arena.ALIGNMENT, None) if held is None else _rows(held, piece)
-
-    def _packed(self, piece: Piece, pointer: int, owner: Any) -> ArrayView:
+        if held is not None:
+            return _rows(held, piece)
         library = arrays.cuda_library(self.call.tensors.values())
-        return ArrayView(
-            pointer, piece.shape, packed_strides(piece.shape), piece.dtype, self.call.device, owner, library
-        )
-
-
-@dataclass(frozen=True)
-class _Schedules:
-    """The GPU's kernels: each has the tile of its own schedule."""
-
-    program: BlockProgram
-    call: Call[Block]
-    where: _Where
-
-    def special(self, kernel: Kernel, passed: frozenset[str], asked: frozenset[str]) -> Kernel:
-        return self.program.special(kernel, passed, asked)
-
-    def tile(
-        self,
-        kernel: Kernel,
-        form: Kernel,
-        binding: Binding,
-        tensors: Mapping[str, Piece],
-        stored: Mapping[str, Piece],
-    ) -> Tile:
-        inner = Call(form, binding, self.where.views(tensors), {}, self.where.views(stored), self.call.device, {})
-        return self.program.program(kernel).gpu.tile(inner)
+        strides = packed_strides(piece.shape)
+        if len(strides) == 2:
+            strides = (self.made.buffers[piece.buffer].pitch, 1)
+        return ArrayView(arena.ALIGNMENT, piece.shape, strides, piece.dtype, self.call.device, None, library)
 
 
 def _rows(view: ArrayView, piece: Piece) -> ArrayView:
     """The piece's rows of a whole buffer."""
     if not view.shape or piece.shape == view.shape:
         return view
-    start = view.pointer + piece.first * view.strides[0] * ITEM_BYTES[view.dtype]
-    return ArrayView(start, piece.shape, view.strides, view.dtype, view.device, view.owner, view.library, view.readonly)
+    return arrays.view(view.owner[piece.first : piece.last], "a piece", view.dtype)
 
 
 def _outputs(call: Call[Block]) -> tuple[dict[str, Any], dict[str, ArrayView]]:

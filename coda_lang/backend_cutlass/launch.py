@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from coda_lang import arrays
@@ -108,7 +108,7 @@ class Plan:
         """Points the plan at other arrays, each of the same shape, strides, type and device as the one it replaces.
 
         Raises:
-            ArgumentError: an unknown name, an array that differs, or one that would need a copy.
+            ArgumentError: an unknown name, an array that differs, or one that is aligned otherwise; nothing is changed.
         """
         views = {name: arrays.view(array, name) for name, array in tensors.items()}
         for name, new in views.items():
@@ -117,10 +117,12 @@ class Plan:
                 raise ArgumentError(f"the plan has no array `{name}`; it has {', '.join(self.views)}")
             if _form(new) != _form(old) or new.device != old.device:
                 raise ArgumentError(f"{name}: the plan was made for {_show(old)}, got {_show(new)}")
-            if self._fitting[name] is not old or _aligned(new) != _aligned(old):
+            if _aligned(new) != _aligned(old):
                 raise ArgumentError(f"{name}: its address is aligned otherwise than the plan's; make a new plan")
+        copied = {copy.name for copy in self.copies}
+        self.copies = tuple(replace(c, array=views[c.name].owner) if c.name in views else c for c in self.copies)
         self.views.update(views)
-        self._fitting.update(views)
+        self._fitting.update({n: v for n, v in views.items() if n not in copied})
         self._addresses.write(self._block, self._fitting, self._cuda)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
 
 from coda_lang.arrays import ITEM_BYTES
 from coda_lang.blocks.expand import Expansion
@@ -62,4 +61,4 @@ def _lifetimes(expansion: Expansion) -> dict[int, tuple[int, int]]:
 
 def _size(expansion: Expansion, i: int) -> int:
     buffer = expansion.buffers[i]
-    return -(-prod(buffer.shape) * ITEM_BYTES[buffer.dtype] // ALIGNMENT) * ALIGNMENT
+    return -(-buffer.elements * ITEM_BYTES[buffer.dtype] // ALIGNMENT) * ALIGNMENT

@@ -2,30 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from math import prod
+from typing import Any
 
 import numpy as np
 
+from coda_lang.arrays import ITEM_BYTES
 from coda_lang.binding import Binding, Shape, bind
 from coda_lang.errors import ArgumentError
 from coda_lang.ir import prune
 from coda_lang.ir.program import Block, Kernel, Number, Output, Param, Scalar, Step
 from coda_lang.ir.types import DType
 
+ROW_BYTES = 16
+
 Tile = tuple[int, int]
 
 
 @dataclass(frozen=True)
 class Buffer:
-    """An array that launches read or write. Temporaries live from the first launch that writes them to the last that
-    reads them; ``role`` is ``input``, ``output`` or ``temporary``."""
+    """An array that launches read or write; ``role`` is ``input``, ``output`` or ``temporary``."""
 
     name: str
     shape: tuple[int, ...]
     dtype: str
     role: str
+
+    @property
+    def pitch(self) -> int:
+        """Elements from one row of a temporary to the next: whole units of 16 bytes, which TMA asks for."""
+        per = ROW_BYTES // ITEM_BYTES[self.dtype]
+        return -(-self.shape[1] // per) * per if len(self.shape) == 2 else 1
+
+    @property
+    def elements(self) -> int:
+        """Of a temporary, the ends of its rows too."""
+        return self.shape[0] * self.pitch if len(self.shape) == 2 else prod(self.shape)
 
 
 @dataclass(frozen=True)
@@ -67,22 +81,10 @@ class Expansion:
         return Piece(i, 0, buffer.shape[0] if buffer.shape else 1, buffer.shape, buffer.dtype)
 
 
-class Kernels(Protocol):
-    """What an expansion asks of a backend."""
-
-    def special(self, kernel: Kernel, passed: frozenset[str], asked: frozenset[str]) -> Kernel:
-        """The kernel of one kind of call."""
-
-    def tile(
-        self,
-        kernel: Kernel,
-        form: Kernel,
-        binding: Binding,
-        tensors: Mapping[str, Piece],
-        stored: Mapping[str, Piece],
-    ) -> Tile:
-        """The rows and columns of the tile that a kernel's special form will use; `stored` are the outputs that are
-        placed already."""
+# The form of a kernel that takes these inputs and makes these outputs.
+Specialised = Callable[[Kernel, frozenset[str], frozenset[str]], Kernel]
+# The tile that such a form of a kernel will use on its inputs; the outputs are those that are placed already.
+TileOf = Callable[[Kernel, Kernel, Binding, Mapping[str, Piece], Mapping[str, Piece]], Tile]
 
 
 def begin(block: Block, binding: Binding) -> Expansion:
@@ -97,7 +99,12 @@ def begin(block: Block, binding: Binding) -> Expansion:
 
 
 def expand(
-    made: Expansion, block: Block, binding: Binding, scalars: Mapping[str, Number], kernels: Kernels
+    made: Expansion,
+    block: Block,
+    binding: Binding,
+    scalars: Mapping[str, Number],
+    specialised: Specialised,
+    tile: TileOf,
 ) -> Expansion:
     """Adds the launches of a call of a specialised block to what `begin` made.
 
@@ -110,14 +117,15 @@ def expand(
     """
     tensors = {n: made.whole(i) for n, i in made.inputs.items()}
     outputs = {n: made.whole(i) for n, i in made.outputs.items()}
-    _Expander(made, kernels).block(block, binding, tensors, dict(scalars), outputs)
+    _Expander(made, specialised, tile).block(block, binding, tensors, dict(scalars), outputs)
     return made
 
 
 @dataclass
 class _Expander:
     made: Expansion
-    kernels: Kernels
+    specialised: Specialised
+    tile: TileOf
 
     def block(
         self,
@@ -183,10 +191,10 @@ class _Expander:
             defaults = {p.name: p.default for p in callee.params if p.host and p.default is not None}
             self.block(callee, inner, tensors, {**defaults, **numbers}, results)
         else:
-            form = self.kernels.special(step.callee, passed, asked)
+            form = self.specialised(step.callee, passed, asked)
             inner = bind(form, shapes, axes)
             placed = {o: stored[t] for o, t in step.results if t in stored}
-            tile = self.kernels.tile(step.callee, form, inner, tensors, placed)
+            tile = self.tile(step.callee, form, inner, tensors, placed)
             results = {
                 o.name: self._result(names[o.name], stored, inner.shape(o, tile), inner.dtype(o)) for o in form.outputs
             }

@@ -2,35 +2,31 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from coda_lang import arrays
-from coda_lang.binding import Binding, Shape
+from coda_lang.binding import Shape
 from coda_lang.blocks import arena
-from coda_lang.blocks.expand import Expansion, Launch, Piece, Tile, begin, expand
-from coda_lang.call import Call, Caller, aliased, check_domains
+from coda_lang.blocks.expand import Expansion, Launch, Piece, Tile, TileOf, begin, expand
+from coda_lang.call import Call, aliased, check_domains
 from coda_lang.errors import ArgumentError
 from coda_lang.interp import DEFAULT_TILE
 from coda_lang.interp.run import Progress
 from coda_lang.ir.numerics import STORAGE, Array
 from coda_lang.ir.program import Block, Kernel
-from coda_lang.program import Described, Program, Result, checked_tile, in_library, to_host
+from coda_lang.program import Program, Result, Runnable, checked_tile, to_host
 
 if TYPE_CHECKING:
     from coda_lang.backend_cutlass.block import GpuBlock, PlannedBlock
 
 
-class BlockProgram(Described):
+class BlockProgram(Runnable[Block]):
     """A block that can be called with arrays. Its kernels are compiled, and its temporaries placed, once a form."""
 
-    ir: Block
-
     def __init__(self, block: Block) -> None:
-        self.ir = block
-        self.caller = Caller(block)
+        super().__init__(block)
         self._programs: dict[int, Program] = {}
         self._gpu: GpuBlock | None = None
 
@@ -39,21 +35,9 @@ class BlockProgram(Described):
         return self._programs.setdefault(id(kernel), Program(kernel))
 
     @property
-    def kernels(self) -> dict[str, Program]:
-        """The kernels, maps and reduces that it launches, those of inner blocks too, by name."""
-        return {k.name: self.program(k) for k in self.ir.kernels()}
-
-    def __call__(
-        self, *positional: Any, outputs: Any = None, out: Any = None, check: bool = False, **arguments: Any
-    ) -> Result:
-        """Run where the arrays are, as `Program` does; arguments, results and errors are the same."""
-        self._refuse_positional(positional)
-        call = self.caller.call(arguments, outputs, out)
-        if check:
-            check_domains(call)
-        if call.device is not None:
-            return Result(self.gpu.run(call))
-        return in_library(call, self.on_host(call, DEFAULT_TILE))
+    def kernels(self) -> tuple[Program, ...]:
+        """The kernels, maps and reduces that it launches, those of inner blocks too, each once."""
+        return tuple(map(self.program, self.ir.kernels()))
 
     def interpret(
         self,
@@ -105,9 +89,8 @@ class BlockProgram(Described):
             self._gpu = GpuBlock(self)
         return self._gpu
 
-    def special(self, kernel: Kernel, passed: frozenset[str], asked: frozenset[str]) -> Kernel:
-        """The form of a kernel that one kind of call runs."""
-        return self.program(kernel).caller.specialised(passed, asked)
+    def on_gpu(self, call: Call[Block]) -> dict[str, Any]:
+        return self.gpu.run(call)
 
     def on_host(
         self, call: Call[Block], tile: Tile, exact: bool = False, progress: Progress | None = None
@@ -125,8 +108,15 @@ class BlockProgram(Described):
         return {n: held.whole[own[n]] for n in call.order}
 
     def _expand(self, call: Call[Block], tile: Tile) -> Expansion:
-        made = begin(call.kernel, call.binding)
-        return expand(made, call.kernel, call.binding, {**call.defaults, **call.scalars}, _SameTile(self, tile))
+        return self.expand(begin(call.kernel, call.binding), call, lambda *_: tile)
+
+    def expand(self, made: Expansion, call: Call[Block], tile: TileOf) -> Expansion:
+        """Adds the launches of a call to the buffers of its own arrays."""
+
+        def specialised(kernel: Kernel, passed: frozenset[str], asked: frozenset[str]) -> Kernel:
+            return self.program(kernel).caller.specialised(passed, asked)
+
+        return expand(made, call.kernel, call.binding, {**call.defaults, **call.scalars}, specialised, tile)
 
     def _launch(self, launch: Launch, held: _HostArrays, tile: Tile, exact: bool) -> None:
         program = self.program(launch.kernel)
@@ -134,20 +124,6 @@ class BlockProgram(Described):
         out = {n: held.array(p) for n, p in launch.outputs.items()}
         inner = program.caller.call({**arguments, **launch.scalars, **launch.axes}, list(out), out)
         program.on_host(inner, tile, exact)
-
-
-@dataclass(frozen=True)
-class _SameTile:
-    """The interpreter's kernels: all have one tile."""
-
-    program: BlockProgram
-    chosen: Tile
-
-    def special(self, kernel: Kernel, passed: frozenset[str], asked: frozenset[str]) -> Kernel:
-        return self.program.special(kernel, passed, asked)
-
-    def tile(self, kernel: Kernel, form: Kernel, binding: Binding, tensors: Any, stored: Any) -> Tile:
-        return self.chosen
 
 
 class _HostArrays:
@@ -169,9 +145,9 @@ class _HostArrays:
         for i, offset in where.offsets.items():
             buffer = made.buffers[i]
             storage = STORAGE[buffer.dtype]
-            count = int(np.prod(buffer.shape, dtype=np.int64))
-            part = memory[offset : offset + count * storage.itemsize]
-            self.whole[i] = part.view(storage).reshape(buffer.shape)
+            part = memory[offset : offset + buffer.elements * storage.itemsize].view(storage)
+            two = len(buffer.shape) == 2
+            self.whole[i] = part.reshape(-1, buffer.pitch)[:, : buffer.shape[1]] if two else part.reshape(buffer.shape)
 
     def array(self, piece: Piece) -> Array:
         whole = self.whole[piece.buffer]

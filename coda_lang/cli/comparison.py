@@ -78,7 +78,7 @@ def compare(
         own: dict[str, Any] = {
             n: x.copy() if isinstance(x, np.ndarray) else x for n, x in arguments.items()
         }  # `inout` changes its input
-        reference = program.interpret(**own, tile=tile, acc=acc, outputs=outputs, progress=progress)
+        reference = dict(program.interpret(**own, tile=tile, acc=acc, outputs=outputs, progress=progress).items())
     lines = []
     for name, x in results.items():
         c = whole[name]

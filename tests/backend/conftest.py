@@ -151,6 +151,9 @@ class FakeLibrary:
     def empty(self, shape: tuple[int, ...], dtype: str, device: int) -> FakeArray:
         return FakeArray.make(np.zeros(shape, arrays.numpy_dtype(dtype)), device)
 
+    def typed(self, memory: FakeArray, dtype: str) -> FakeArray:
+        return FakeArray(memory.data.view(arrays.numpy_dtype(dtype)), memory.device)
+
     def copy(self, target: FakeArray, source: FakeArray, device: int) -> None:
         self.copies.append((target, source))
         target.data[...] = source.data
@@ -173,6 +176,9 @@ class FakeArray:
 
     def __getitem__(self, key: Any) -> FakeArray:
         return FakeArray(self.data[key], self.device)
+
+    def reshape(self, shape: tuple[int, ...]) -> FakeArray:
+        return FakeArray(self.data.reshape(shape), self.device)
 
     def view(self) -> ArrayView:
         v = arrays.view(self.data)

@@ -274,6 +274,15 @@ def test_a_plan_is_bound_to_other_arrays(gemm: Launchable, cuda: Any, on_gpu: An
     assert Block.from_buffer_copy(cuda.launches[0].block[: ctypes.sizeof(Block)]).a[0] == other.view().pointer
 
 
+def test_a_plan_is_bound_to_other_arrays_that_are_copied(gemm: Launchable, on_gpu: Any, fake_library: Any) -> None:
+    first, second = (on_gpu((300, 200), "bf16", offset=2) for _ in range(2))
+    plan = gemm.plan(arguments(on_gpu, a=first), SCALARS, lengths(M=300, N=512))
+    plan.bind({"a": second})
+    plan()
+    ((_, source),) = fake_library.copies
+    assert source is second
+
+
 @pytest.mark.parametrize(
     ("name", "make", "text"),
     [
