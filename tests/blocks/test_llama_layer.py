@@ -18,7 +18,6 @@ import coda_lang as coda
 
 M, D, FF, HEADS, GROUPS, C, V, P, EPS = 96, 64, 80, 4, 2, 16, 136, 50, 1e-5
 A, Q, ROTATED = HEADS * C, (HEADS + 2 * GROUPS) * C, (HEADS + GROUPS) * C
-MARGIN = 1.1  # PyTorch adds in another order on another processor
 layer = coda.load("programs/llama_layer.coda")
 
 
@@ -62,30 +61,40 @@ def turned(z: torch.Tensor, t: dict[str, torch.Tensor], position: Any) -> torch.
     return torch.cat([both, z[:, ROTATED:]], 1)
 
 
-def mlp(t: dict[str, torch.Tensor]) -> torch.Tensor:
+def mlp(t: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """x2, and what the blocks keep on the way."""
     x1 = t["x0"] + F.linear(t["y0"], t["w0"])
-    z = F.linear(norm(x1, t["g0"]), t["w1"])
-    return x1 + F.linear(F.silu(z[:, ::2]) * z[:, 1::2], t["w2"])
+    z1 = F.linear(norm(x1, t["g0"]), t["w1"])
+    x2 = x1 + F.linear(F.silu(z1[:, ::2]) * z1[:, 1::2], t["w2"])
+    r1, r2 = (x.pow(2).mean(1).add(EPS).rsqrt() for x in (x1, x2))
+    return {"x1": x1, "r1": r1, "z1": z1, "x2": x2, "r2": r2}
 
 
 def spans(x: dict[str, Any], dtype: torch.dtype) -> dict[str, torch.Tensor]:
     """Outputs and gradients of a whole layer."""
     t = tensors(x, dtype)
-    x2 = mlp(t)
+    kept = mlp(t)
+    x2 = kept["x2"]
     qkv = turned(F.linear(norm(x2, t["g1"]), t["w3"]), t, x["position"])
     leaves = ("y0", "x0", "w0", "g0", "w1", "w2", "g1", "w3")
     grads = torch.autograd.grad([qkv, x2], [t[n] for n in leaves], [t["dqkv"].detach(), t["dx2"].detach()])
-    return {"x2": x2, "qkv": qkv, **{f"d{n}": g for n, g in zip(leaves, grads, strict=True)}}
+    return {**kept, "qkv": qkv, **{f"d{n}": g for n, g in zip(leaves, grads, strict=True)}}
 
 
 def ends(x: dict[str, Any], dtype: torch.dtype) -> dict[str, torch.Tensor]:
     """The last MLP, the head and the loss."""
     t = tensors(x, dtype)
-    logits = F.linear(norm(mlp(t), t["g1"]), t["head"])
+    kept = mlp(t)
+    logits = F.linear(norm(kept["x2"], t["g1"]), t["head"])
     loss = F.cross_entropy(logits, torch.from_numpy(x["target"]))
     leaves = ("y0", "x0", "w0", "g0", "w1", "w2", "g1", "head")
     grads = torch.autograd.grad(loss, [t[n] for n in leaves])
-    return {"loss": loss, **{f"d{n}": g for n, g in zip(leaves, grads, strict=True)}}
+    return {
+        "loss": loss,
+        "lse": logits.logsumexp(1),
+        **kept,
+        **{f"d{n}": g for n, g in zip(leaves, grads, strict=True)},
+    }
 
 
 def distance(x: Any, exact: torch.Tensor) -> float:
@@ -96,16 +105,17 @@ def distance(x: Any, exact: torch.Tensor) -> float:
 def hold(got: dict[str, Any], exact: dict[str, torch.Tensor], plain: dict[str, torch.Tensor]) -> None:
     for name, value in exact.items():
         mine, theirs = distance(got[name], value), distance(plain[name].detach(), value)
-        assert mine <= MARGIN * theirs, f"{name}: {mine:.2e} from f64, PyTorch's bf16 {theirs:.2e}"
+        assert mine <= theirs, f"{name}: {mine:.2e} from f64, PyTorch's bf16 {theirs:.2e}"
 
 
 def pick(x: dict[str, Any], block: Any) -> dict[str, Any]:
     return {p.name: x[p.name] for p in block.ir.params if p.name in x}
 
 
+@pytest.mark.parametrize("seed", [0, 1, 2])
 @pytest.mark.parametrize("tile", [(128, 256), (16, 32)])
-def test_a_layer_and_its_gradients(tile: tuple[int, int]) -> None:
-    x = given()
+def test_a_layer_and_its_gradients(tile: tuple[int, int], seed: int) -> None:
+    x = given(seed)
     forward = layer.llama_layer
     kept = forward.interpret(**pick(x, forward), outputs=[o.name for o in forward.ir.outputs], tile=tile)
     x |= dict(kept.items())
