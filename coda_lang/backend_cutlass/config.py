@@ -49,7 +49,8 @@ class Config:
     def __str__(self) -> str:
         text = f"{self.tile_m}x{self.tile_n},cluster={self.cluster_m}x{self.cluster_n},{self.schedule}"
         for f in fields(self):
-            if f.name in _KEYS.values() and getattr(self, f.name) != f.default:
+            shown = f.name == "stages" or getattr(self, f.name) != f.default  # unnamed stages would be as many as fit
+            if f.name in _KEYS.values() and shown:
                 key = next(k for k, v in _KEYS.items() if v == f.name)
                 text += f",{key}={getattr(self, f.name)}"
         return text
@@ -74,12 +75,11 @@ class Config:
                 config = replace(config, cluster_m=int(cluster[1]), cluster_n=int(cluster[2]))
             elif key == "raster" and value in ("m", "n"):
                 config = replace(config, raster=value)  # type: ignore[arg-type]
-            elif key in _KEYS and key != "raster" and value.isdecimal():
+            elif key in _NUMBERS and value.isdecimal():
                 config = replace(config, **{_KEYS[key]: int(value)})  # type: ignore[arg-type]
             else:
-                raise ArgumentError(
-                    f"`{part}` is no part of a configuration: write like {Config()},stages=4,swizzle=8,raster=n"
-                )
+                parts = "cooperative|pingpong, cluster=2x1, raster=m|n, " + ", ".join(f"{k}=…" for k in _NUMBERS)
+                raise ArgumentError(f"`{part}` is no part of a schedule: write a tile, as in 128x256, and {parts}")
         return config
 
 
@@ -92,6 +92,7 @@ _KEYS = {
     "loads": "load_stages",
     "rolled": "rolled",
 }
+_NUMBERS = [key for key in _KEYS if key != "raster"]
 
 
 @dataclass(frozen=True)
@@ -177,6 +178,27 @@ def deepest(config: Config, need: Footprint) -> Config:
         if rejection(tried, need) is None:
             return tried
     return replace(config, stages=2)
+
+
+def asked(config: Config | str, need: Footprint) -> Config:
+    """The configuration that a caller names, of a `Config` or its text; a text without stages has the most that fit.
+
+    Raises:
+        ArgumentError: it is no configuration, or cannot be built for a kernel with this footprint.
+    """
+    chosen = Config.parse(config) if isinstance(config, str) else config
+    unnamed = isinstance(config, str) and "stages=" not in config
+    if unnamed:
+        chosen = deepest(chosen, need)
+    reason = rejection(chosen, need)
+    if reason is None:
+        return chosen
+    most = deepest(chosen, need)
+    if shared_bytes(chosen, need) > SHARED_LIMIT and unnamed:
+        reason += ", even with 2 stages"
+    elif rejection(most, need) is None:
+        reason += f"; at most stages={most.stages} fit"
+    raise ArgumentError(f"the schedule {chosen} does not fit: {reason}")
 
 
 def default(need: Footprint, rows: int | None = None, cols: int | None = None) -> Config:

@@ -15,7 +15,7 @@ from coda_lang.arrays import ITEM_BYTES, ArrayView
 from coda_lang.backend_cutlass import driver, tensormap
 from coda_lang.backend_cutlass.abi import ARCHITECTURE, TMA_ALIGNMENT, Emitted, misfit, output_key
 from coda_lang.backend_cutlass.build import Cubin, compile_kernel
-from coda_lang.backend_cutlass.config import Config, Footprint, deepest, default, rejection
+from coda_lang.backend_cutlass.config import Config, Footprint, asked, deepest, default, rejection
 from coda_lang.backend_cutlass.emit import TAP, emit, footprint
 from coda_lang.backend_cutlass.launch import Launchable, Plan, refuse_capture
 from coda_lang.backend_cutlass.report import Report, spill_warning
@@ -171,11 +171,10 @@ class GpuProgram:
         tap: bool = False,
     ) -> Config:
         """The schedule that a caller names."""
-        chosen = Config.parse(config) if isinstance(config, str) else config
-        reason = rejection(chosen, footprint(kernel, dtypes, direct, tap))
-        if reason is not None:
-            raise ArgumentError(f"{self.name}: the schedule {chosen} does not fit: {reason}")
-        return chosen
+        try:
+            return asked(config, footprint(kernel, dtypes, direct, tap))
+        except ArgumentError as error:
+            raise ArgumentError(f"{self.name}: {error}") from None
 
     def untuned(self, call: Call[Kernel], tap: bool = False) -> Config:
         """The default for the shape of a call whose kernel has a product."""

@@ -221,24 +221,18 @@ def _schedules(view: _View) -> str:
         elif member.kind in _SHOWN:
             reasons.setdefault(_key(member.example), member)
     best[_key(view.config)] = predict(view.config, asked).seconds, view.config
-    columns = [Column("tile"), Column("schedule"), Column("epilogue", right=True), Column("stages", right=True)]
-    columns += [Column("tiles", right=True), Column("by the model", right=True), Column("verdict")]
+    columns = [Column("--config"), Column("tiles", right=True), Column("by the model", right=True), Column("verdict")]
     rows = []
     for seconds, config in sorted(best.values(), key=lambda found: found[0]):
         verdict = "chosen" if config is view.config else "fits"
-        shape_ = [*_shape_cells(config), str(config.stages), _tile_count(view, config)]
-        rows.append([*shape_, units.seconds(seconds), verdict])
+        rows.append([str(config), _tile_count(view, config), units.seconds(seconds), verdict])
     for key, rejected in reasons.items():
         if key not in best:
-            tile, schedule, part = _shape_cells(rejected.example)
-            part = part if rejected.kind == "shared memory" else "–"
-            verdict = f"does not fit: {rejected.reason}"
-            rows.append([tile, schedule, part, "–", _tile_count(view, rejected.example), "–", verdict])
+            x = rejected.example
+            text = f"{x.tile_m}x{x.tile_n},{x.schedule}"
+            text += f",epilogue={x.epilogue_n}" if rejected.kind == "shared memory" else ""
+            rows.append([text, _tile_count(view, x), "–", f"does not fit: {rejected.reason}"])
     return table(columns, rows)
-
-
-def _shape_cells(config: Config) -> list[str]:
-    return [f"{config.tile_m}x{config.tile_n}", config.schedule, str(config.epilogue_n)]
 
 
 def _tile_count(view: _View, config: Config) -> str:

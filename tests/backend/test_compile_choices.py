@@ -46,15 +46,29 @@ def spilled(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         ({"dtypes": {"T": "f32"}}, "k: `T` is bf16 or f16, got 'f32'"),
         ({"inputs": ["w"]}, "k: no optional input `w`: the optional inputs are c"),
         ({"outputs": ["z"]}, "k: no output `z`: its outputs are y"),
-        ({"config": "256x256"}, "k: the schedule 256x256,cluster=2x1,cooperative does not fit: 256 accumulator"),
+        ({"config": "256x256"}, "k: the schedule 256x256,cluster=2x1,cooperative,stages=2 does not fit: 256 acc"),
         ({"config": "128x100"}, "does not fit: tile_n = 100: wgmma tiles here are"),
-        ({"config": "big"}, "`big` is no part of a configuration"),
+        ({"config": "big"}, "k: `big` is no part of a schedule: write a tile, as in 128x256, and cooperative|"),
     ],
 )
 @pytest.mark.usefixtures("spilled")
 def test_wrong_choices(choices: dict[str, Any], text: str) -> None:
     with pytest.raises(ArgumentError, match=re.escape(text)):
         coda.loads(TEXT).k.compile(**choices)
+
+
+@pytest.mark.usefixtures("spilled")
+def test_stages_that_are_not_named_are_as_many_as_fit() -> None:
+    k = coda.loads(TEXT).k
+    bare = k.compile(config="128x256,cooperative").config
+    assert bare is not None
+    assert k.compile(config=f"128x256,cooperative,stages={bare.stages}").config == bare
+    text = f"stages={bare.stages + 1} does not fit: .* 232448 at most; at most stages={bare.stages} fit"
+    with pytest.raises(ArgumentError, match=text):
+        k.compile(config=f"128x256,cooperative,stages={bare.stages + 1}")
+    with pytest.raises(ArgumentError, match="232448 at most, even with 2 stages"):
+        k.compile(config="256x192,cooperative,epilogue=64,stores=8", inputs=["c"])
+    assert k.compile(config=str(bare)).config == bare
 
 
 @pytest.mark.usefixtures("spilled")

@@ -45,7 +45,7 @@ PROGRAMS = Path(__file__).parents[2] / "programs"
 def every_kernel() -> Iterator[tuple[str, Kernel]]:
     for path in sorted(PROGRAMS.glob("*.coda")):
         for program in coda.load(path).values():
-            if program.ir.span.source.path == str(path):
+            if isinstance(program.ir, Kernel) and program.ir.span.source.path == str(path):
                 yield program.name, program.ir
 
 
@@ -242,7 +242,9 @@ def test_a_reduce_names_the_tiles_of_each_input() -> None:
 # -- schedules ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("text", ["128x256,cluster=2x1,cooperative", "64x128,cluster=1x1,pingpong,stages=6,raster=m"])
+@pytest.mark.parametrize(
+    "text", ["128x256,cluster=2x1,cooperative,stages=4", "64x128,cluster=1x1,pingpong,stages=6,raster=m"]
+)
 def test_a_configuration_reads_back(text: str) -> None:
     assert str(Config.parse(text)) == text
 
@@ -254,7 +256,7 @@ def test_parts_that_are_not_named_have_their_defaults() -> None:
 
 @pytest.mark.parametrize("text", ["fast", "128x", "stages=", "cluster=2", "raster=k", "stages=-1", "128x128x32"])
 def test_what_is_no_configuration_is_refused(text: str) -> None:
-    with pytest.raises(ArgumentError, match="no part of a configuration"):
+    with pytest.raises(ArgumentError, match="no part of a schedule: write a tile"):
         Config.parse(text)
 
 

@@ -93,7 +93,7 @@ def test_auto_without_a_gpu_is_the_interpreter(capsys: Out) -> None:
 def test_auto_takes_the_gpu(capsys: Out, stand: Stand) -> None:
     assert main([SWIGLU, *SMALL]) == 0
     lines = capsys.readouterr().out.splitlines()
-    head = "Standing GPU, schedule 64x128,cluster=2x1,pingpong, tiles of 64x128, compiled in 4.0 s, 20 µs; "
+    head = "Standing GPU, schedule 64x128,cluster=2x1,pingpong,stages=4, tiles of 64x128, compiled in 4.0 s, 20 µs; "
     assert lines[1] == head + "a, b random with seed 0"
     assert lines[2] == "`a` is copied: its rows are 7 elements apart"
     assert lines[4].split() == ["output", "dtype", "shape", "min", "max", "mean", "NaN"]
@@ -169,7 +169,7 @@ def test_compare(capsys: Out, stand: Stand) -> None:
     assert stand.asked[0].compare
     out = capsys.readouterr().out
     lines = out.splitlines()
-    assert "schedule 128x128,cluster=2x1,cooperative, tiles of 128x128" in lines[1]
+    assert "schedule 128x128,cluster=2x1,cooperative,stages=4, tiles of 128x128" in lines[1]
     assert re.split(r"  +", lines[4]) == ["output", "dtype", "shape", "largest error", "nearest to its bound", "share"]
     assert all(float(line.split("%")[0].split()[-1]) <= 100 for line in lines[5:7])
     assert lines[5].startswith("z ")
@@ -225,7 +225,7 @@ def test_json_names_the_schedule_and_the_report(capsys: Out, stand: Stand) -> No
     assert main([SWIGLU, *SMALL, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["backend"], found["gpu"]) == ("cuda", "Standing GPU")
-    assert found["config"] == "64x128,cluster=2x1,pingpong"
+    assert found["config"] == "64x128,cluster=2x1,pingpong,stages=4"
     assert found["tile"] == [64, 128]
     assert found["report"]["registers"] == 168
     assert "compare" not in found

@@ -58,7 +58,7 @@ def test_cuda(capsys: Out) -> None:
     ("arguments", "text"),
     [
         ([LINEAR, "--config", "128x100"], "tile_n = 100"),
-        ([LINEAR, "--config", "fast"], "`fast` is no part of a configuration"),
+        ([LINEAR, "--config", "fast"], "`fast` is no part of a schedule: write a tile"),
         ([LINEAR, "--inputs", "a"], "no optional input `a`: the optional inputs are alpha, beta, bias, c"),
         ([LINEAR, "--outputs", "z"], "no output `z`"),
         ([LINEAR, "--dtype", "T=f32"], "`T` is bf16 or f16"),
@@ -148,7 +148,8 @@ def test_explain_a_call(capsys: Out) -> None:
     assert "989 TFLOP/s" in out
     assert all(line.endswith("by TMA") for line in tensors)
     rows = [line.split() for line in out.split("\n\n")[-1].splitlines()]
-    assert ["128x256", "cooperative", "64", "3", "512"] in [row[:5] for row in rows if row[-1] == "chosen"]
+    chosen = "128x256,cluster=2x1,cooperative,stages=3"
+    assert [chosen, "512"] in [row[:2] for row in rows if row[-1] == "chosen"]
     assert sum(row[-1] == "chosen" for row in rows) == 1
 
 
@@ -185,7 +186,7 @@ def test_explain_says_why_schedules_do_not_fit(capsys: Out, tmp_path: Path) -> N
         encoding="utf-8",
     )
     _, _, out = _explained(capsys, str(path))
-    assert re.search(r"256x192 +cooperative +64 +– .* does not fit: \d+ bytes of shared memory, 232448 at most", out)
+    assert re.search(r"256x192,cooperative,epilogue=64 .* does not fit: \d+ bytes of shared memory, 232448 at", out)
 
 
 def test_explain_makes_no_array(capsys: Out) -> None:

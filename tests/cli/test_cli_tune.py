@@ -141,7 +141,7 @@ def test_dry_run(capsys: Out) -> None:
     title, *rows = rows_of(out)
     assert title == ["schedule", "by the model", "mainloop", "epilogue", "L2 fetch", "waves"]
     assert len(rows) == 13
-    assert (rows[0][0], rows[0][-1]) == ("128x256,cluster=2x1,cooperative", "the default")
+    assert (rows[0][0], rows[0][-1]) == ("128x256,cluster=2x1,cooperative,stages=4", "the default")
     times = [float(row[1].split()[0]) for row in rows[1:]]
     assert times == sorted(times)
     assert any(row[0].endswith("pingpong,stages=6,epilogue=32,rolled=1") for row in rows)

@@ -78,6 +78,8 @@ def test_the_roofline() -> None:
 def test_every_program_moves_at_least_its_results() -> None:
     for path in sorted(PROGRAMS.glob("*.coda")):
         for program in coda.load(path).values():
+            if program.kind == "block":
+                continue
             call = Caller(program.ir).call(draw(program.ir).arguments, None, None)
             found = cost(call.binding, (128, 256))
             assert set(found.writes) == {s.target for s in call.kernel.stores}

@@ -64,7 +64,8 @@ def test_ordinary_calls_of_the_bucket_use_the_winner(fake: FakeGpu, linear: coda
     assert linear.plan(**first).config == found.winner, "the process that tuned uses it too"
     assert config_of(linear, arguments(199, 304, 56)) == found.winner
     assert config_of(linear, arguments(300, 320, 64)) == found.default
-    assert config_of(linear, first, config="64x64,pingpong,cluster=1x1") == Config.parse("64x64,pingpong,cluster=1x1")
+    other = "64x64,pingpong,cluster=1x1,stages=4"
+    assert config_of(linear, first, config=other) == Config.parse(other)
     assert config_of(linear, arguments(dtype="f16")) == found.default
     assert config_of(linear, {**first, "alpha": 2.0}) == found.default, "another form of the program"
     fake.poisoned = True  # the stand-in then computes what is launched
