@@ -32,7 +32,7 @@ def run(options: argparse.Namespace) -> int:
         for name, code in sorted(CODES.items()):
             print(f"{paint(name, 'bold')}  {code.title}")
         return 0
-    name = options.subject.upper()
+    name = f"{options.subject[0].upper()}{options.subject[1:]:0>4}"  # e305 is E0305
     if name not in CODES:
         help = did_you_mean(name, CODES) or "`coda-run explain` lists all"
         raise UsageError(f"there is no error code {options.subject}", help)

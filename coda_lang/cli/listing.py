@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import re
+import shutil
+import sys
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -62,12 +66,27 @@ def _shown(path: str, file: syntax.File) -> str:
     if file.doc:
         lines.append(f"  {_first_line(file.doc)}")
     for kind, _, signature, doc in _offers(file):
-        lines.append(f"  {terminal.paint(kind, 'cyan')} {signature}")
+        first, *rest = _wrapped(f"{kind} {signature}")
+        lines.append(f"  {terminal.paint(kind, 'cyan')}{first[len(kind) :]}")
+        lines += [f"        {line}" for line in rest]
         if doc:
             lines.append(terminal.paint(f"      {_first_line(doc)}", "dim"))
     if _imports(file):
-        lines.append(f"  {terminal.paint('imported', 'cyan')} {', '.join(_imports(file))}")
+        first, *rest = _wrapped(f"imported {', '.join(_imports(file))}")
+        lines.append(f"  {terminal.paint('imported', 'cyan')}{first[len('imported') :]}")
+        lines += [f"        {line}" for line in rest]
     return "\n".join(lines)
+
+
+def _wrapped(text: str) -> list[str]:
+    """Lines that a terminal shows whole, broken between the items of a signature; in a pipe, one line."""
+    if not sys.stdout.isatty():
+        return [text]
+    glued = re.sub(r"[\[<][^\[\]<>]*[\]>]", lambda m: m[0].replace(" ", "\0"), text.replace("<-", "\1"))
+    glued = glued.replace(": ", ":\0").replace("inout ", "inout\0").replace(" -> (", " ->\0(")
+    width = max(40, shutil.get_terminal_size().columns - 9)
+    lines = textwrap.wrap(glued, width, break_long_words=False, break_on_hyphens=False)
+    return [line.replace("\0", " ").replace("\1", "<-") for line in lines] or [""]
 
 
 def _as_json(path: str, file: syntax.File) -> dict[str, Any]:

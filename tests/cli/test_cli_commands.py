@@ -159,5 +159,7 @@ def test_explain(capsys: Out) -> None:
         assert main(["explain", name.lower()]) == 0
         out = capsys.readouterr().out
         assert out.startswith(f"{name}: {code.title}")
+    assert main(["explain", "e305"]) == 0
+    assert capsys.readouterr().out.startswith("E0305: ")
     assert main(["explain", "E9999"]) == 2
     assert "there is no error code E9999" in capsys.readouterr().err

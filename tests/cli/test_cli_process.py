@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -201,6 +202,17 @@ def test_a_compile_says_so_on_a_terminal_only(tmp_path: Path) -> None:
     assert "compiling rstd_from_squares for sm_90a …" in seen
     assert "compiling" not in _on_a_terminal(*arguments, CODA_CACHE_DIR=str(tmp_path))[1]  # it is in the cache
     assert coda_run(*arguments, CODA_CACHE_DIR=str(tmp_path / "new")).stderr == b""
+
+
+def test_signatures_are_wrapped_on_a_terminal_only() -> None:
+    path = str(PROGRAMS / "cross_entropy.coda")
+    seen = _on_a_terminal("list", path, COLUMNS="80")[1]
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", seen).replace("\r\n", "\n")
+    signatures = [line for line in plain.splitlines() if not line.startswith("      ") or line.startswith("        ")]
+    assert max(map(len, signatures)) <= 80
+    whole = coda_run("list", path).stdout.decode()
+    assert max(map(len, whole.splitlines())) > 80
+    assert " ".join(plain.split()) == " ".join(whole.split())
 
 
 def test_the_bar() -> None:
