@@ -31,17 +31,17 @@ class Row:
     cublas_ms: float | None
     torch_compile_ms: float | None
     quack_ms: float | None
-    liger_ms: float | None
     config: str | None
     samples: dict[str, list[float]]
     default_ms: float
     default_config: str | None
-    interval: list[float] | None
-    tflops: float | None
-    least_ms: float
-    outputs: list[str]
-    inputs: list[str]
-    checked: list[str]
+    liger_ms: float | None = None
+    interval: list[float] | None = None
+    tflops: float | None = None
+    least_ms: float | None = None
+    outputs: list[str] = field(default_factory=list)
+    inputs: list[str] = field(default_factory=list)
+    checked: list[str] = field(default_factory=list)
     absent: dict[str, str] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
     label: str = ""
@@ -61,7 +61,7 @@ class Row:
     def from_json(data: dict[str, Any]) -> Row:
         """The row that `asdict` wrote; unknown fields are dropped. Raises TypeError if one is missing."""
         known = Row.__dataclass_fields__
-        return Row(**{n: x for n, x in data.items() if n in known})
+        return Row(**{n: x for n, x in data.items() if n in known})  # files from before some fields have defaults
 
 
 def write(path: Path, rows: Sequence[Row], about: dict[str, Any] | None = None) -> None:

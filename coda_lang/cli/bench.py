@@ -76,7 +76,8 @@ def run(options: argparse.Namespace) -> int:
     where = device.get(0).name
     print(terminal.paint(f"{where}, medians of {options.rounds} interleaved rounds of queued calls", "dim"))
     print(f"\n{_table(row)}\n")
-    print(f"by the datasheet of an H200, {units.seconds(row.least_ms / 1e3)} at least")
+    if row.least_ms is not None:
+        print(f"by the datasheet of an H200, {units.seconds(row.least_ms / 1e3)} at least")
     if row.checked:
         print(f"compared: {', '.join(row.checked)}")
     for path in (options.json, options.plot):
