@@ -108,6 +108,14 @@ def view(array: Any, name: str = "array", dtype: str | None = None) -> ArrayView
     raise ArgumentError(f"{name}: expected an array (NumPy, CuPy, torch or DLPack), got {type(array).__name__}")
 
 
+def wants_gradient(array: Any) -> bool:
+    """Whether what is computed from a torch tensor should have a gradient."""
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(array, torch.Tensor):
+        return False
+    return bool(array.requires_grad and torch.is_grad_enabled())
+
+
 def library(name: str) -> Library:
     """The library of a view, by its name; only "cupy" and "torch" hold CUDA memory.
 

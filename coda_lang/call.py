@@ -142,6 +142,9 @@ class Caller(Generic[D]):
             if x.dtype.type not in {t.type for t in STORAGE.values()}:
                 kind = {"f": "float", "i": "int", "u": "int"}.get(x.dtype.kind)
                 raise self._wrong_type(p, str(x.dtype), kind, "numpy")
+        if arrays.wants_gradient(x):
+            help = "pass x.detach(), call it under torch.no_grad(), or use the operations of coda_lang.torch"
+            raise ArgumentError(f"{self.ir.name}: `{p.name}` requires a gradient, and this call has none: {help}")
         try:
             found = arrays.view(x, f"{self.ir.name}: `{p.name}`", str(p.dtype))
         except TypeError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from unicodedata import category, east_asian_width
+from unicodedata import bidirectional, category, east_asian_width
 
 from coda_lang.source import Span
 
@@ -36,11 +36,11 @@ class Diagnostic:
         return "warning" if self.code.startswith("W") else "error"
 
     def __str__(self) -> str:
-        lines = [f"{self.span}: {self.severity}[{self.code}]: {self.message}", *_excerpt(self.span)]
+        lines = [printable(f"{self.span}: {self.severity}[{self.code}]: {self.message}"), *_excerpt(self.span)]
         for note in self.notes:
-            lines += [f"  note: {note.message} ({note.span})", *_excerpt(note.span)]
+            lines += [printable(f"  note: {note.message} ({note.span})"), *_excerpt(note.span)]
         if self.help:
-            lines.append(f"  help: {self.help}")
+            lines.append(printable(f"  help: {self.help}"))
         return "\n".join(lines)
 
 
@@ -63,11 +63,18 @@ def _excerpt(span: Span) -> list[str]:
     return [(gutter + shown).rstrip(), " " * (len(gutter) - 2) + "| " + pad + carets]
 
 
+def printable(text: str) -> str:
+    """A text as a terminal can show it: file names can hold anything."""
+    return "".join(c if c == "\n" else _printable(c) for c in text)
+
+
 def _printable(char: str) -> str:
-    """A character as a terminal can show it: control characters and half surrogates would break the line."""
+    """A character as a terminal can show it: control characters, half surrogates and what turns the direction of the
+    text would break the line."""
     if char == "\t" or category(char) == "Zs":
         return " "
-    return char if char.isprintable() or category(char) == "Cf" else "\ufffd"
+    kept = char.isprintable() or (category(char) == "Cf" and bidirectional(char) in ("BN", "ON", "L", "R", "AL"))
+    return char if kept and char not in "\u200e\u200f\u061c" else "\ufffd"
 
 
 def _width(char: str) -> int:

@@ -18,7 +18,9 @@ from coda_lang.parser import parse, syntax, unparse
 
 
 def run(options: argparse.Namespace) -> int:
-    paths = options.files or [str(p) for folder in (".", "programs") for p in sorted(Path(folder).glob("*.coda"))]
+    paths = options.files or [
+        str(p) for folder in (".", "programs") for p in sorted(Path(folder).glob("*.coda")) if p.is_file()
+    ]
     if not paths:
         raise UsageError("there are no .coda files in this folder or in ./programs", "name them: coda-run list FILE…")
     files: list[tuple[str, syntax.File]] = []

@@ -24,6 +24,8 @@ def source(path: str) -> Source:
 
     try:
         if path == STDIN:
+            if sys.stdin is None:
+                raise UsageError("standard input is closed")
             return Source("<stdin>", sys.stdin.buffer.read().decode("utf-8-sig"))
         return read_source(path)
     except UnicodeDecodeError as error:

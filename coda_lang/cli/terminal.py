@@ -10,13 +10,15 @@ import sys
 from collections.abc import Iterable
 from typing import Any, TextIO
 
-from coda_lang.errors import Diagnostic, render
+from coda_lang.errors import Diagnostic, printable, render
 
 _CODES = {"bold": "1", "dim": "2", "red": "1;31", "green": "32", "yellow": "1;33", "cyan": "36", "blue": "1;34"}
 
 
 def prepare() -> None:
-    """Text that the output's encoding lacks is replaced, not an error."""
+    """Text that the output's encoding lacks is replaced, not an error; a stream that is closed takes what comes."""
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115 (until the process ends)
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
@@ -36,16 +38,16 @@ def paint(text: str, colour: str, stream: TextIO | None = None) -> str:
 
 def error(message: str, help: str | None = None) -> None:
     """One message on stderr."""
-    _report(f"{paint('error', 'red', sys.stderr)}: {message}", help)
+    _report(f"{paint('error', 'red', sys.stderr)}: {printable(message)}", help)
 
 
 def warning(message: str, help: str | None = None) -> None:
-    _report(f"{paint('warning', 'yellow', sys.stderr)}: {message}", help)
+    _report(f"{paint('warning', 'yellow', sys.stderr)}: {printable(message)}", help)
 
 
 def _report(text: str, help: str | None) -> None:
     if help:
-        text += f"\n  {paint('help', 'cyan', sys.stderr)}: {help}"
+        text += f"\n  {paint('help', 'cyan', sys.stderr)}: {printable(help)}"
     print(text, file=sys.stderr)
 
 

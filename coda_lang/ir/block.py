@@ -150,7 +150,7 @@ class BlockChecker:
     def _store(self, statement: s.StoreTo) -> None:
         name, span = statement.target.text, statement.target.span
         value = self._array(statement.value)
-        output = next((o for o in self.signature.outputs if o.name == name), None)
+        output = self.signature.output(name)
         if name in self.stores:
             note = [Note("first stored here", self.stores[name][1])]
             self.report.add("E0402", span, f"`{name}` is stored twice", "each output is stored exactly once", note)
@@ -376,7 +376,7 @@ class BlockChecker:
             if self.signature.param(name) is not None or isinstance(self.scope.names.get(name), Constant):
                 self.report.add("E0503", expr.span, f"`{name}` is a number, and an array is wanted here", _AN_ARRAY)
                 return None
-            if any(o.name == name for o in self.signature.outputs):
+            if self.signature.output(name) is not None:
                 text = f"`{name}` is an output: storing does not bind a name"
                 self.report.add("E0107", expr.span, text, f"bind the result first, then `{name} <- …`")
                 return None

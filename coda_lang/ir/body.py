@@ -280,7 +280,7 @@ class BodyChecker:
         if name == "_":
             self.report.add("E0101", span, "`_` drops a result and has no value", "give the result a name to use it")
             return
-        if frame.function is None and any(o.name == name for o in self.signature.outputs):
+        if frame.function is None and self.signature.output(name) is not None:
             text = f"`{name}` is an output: storing does not bind a name"
             self.report.add("E0107", span, text, f"bind the value first: `{name} = …`, then `{name} <- {name}`")
             return
@@ -857,7 +857,7 @@ class BodyChecker:
     def store_target(self, statement: s.StoreTo) -> Param | Output | None:
         name, span = statement.target.text, statement.target.span
         param = self.signature.param(name)
-        output = next((o for o in self.signature.outputs if o.name == name), None)
+        output = self.signature.output(name)
         if name in self._stored:
             note = [Note("first stored here", self._stored[name])]
             self.report.add("E0402", span, f"`{name}` is stored twice", "each output is stored exactly once", note)

@@ -191,6 +191,8 @@ class _ModuleChecker:
                 text = f"imports are nested more than {MAX_IMPORTS} deep"
                 self.report.add("E0115", d.path_span, text, "import from the file that defines the name")
                 return None
+            if path.exists() and not path.is_file():  # a pipe would be waited for
+                raise OSError("it is no file")
             return self.loader.load(path, read_source(path))
         except CodaError as error:
             self.report.errors += error.diagnostics

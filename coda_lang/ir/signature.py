@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from coda_lang.errors import Note, did_you_mean
 from coda_lang.ir.constants import constant_value, refuse_name, refuse_option
@@ -24,8 +26,19 @@ class Signature:
     outputs: tuple[Output, ...]
     poisoned: set[str] = field(default_factory=set)  # inputs and outputs whose type has an error
 
+    @cached_property
+    def _params(self) -> dict[str, Param]:
+        return {p.name: p for p in self.params}
+
+    @cached_property
+    def _outputs(self) -> dict[str, Output]:
+        return {o.name: o for o in self.outputs}
+
     def param(self, name: str) -> Param | None:
-        return next((p for p in self.params if p.name == name), None)
+        return self._params.get(name)
+
+    def output(self, name: str) -> Output | None:
+        return self._outputs.get(name)
 
     def kinds(self, dtype: DType | str) -> set[str]:
         """The kinds of element (float, int, bool) that a dtype or dtype parameter stands for."""
@@ -35,7 +48,7 @@ class Signature:
 
 
 _EXTENTS = "an extent is an axis times or divided by a whole number, a number, or `tiles(X)`"
-_BOUNDS = "a bound is a number, or an extent plus or minus a number: `0`, `N`, `N - 1`"
+_BOUNDS = "a bound is a finite number, or an axis plus or minus a number: `0`, `N`, `N - 1`"
 
 
 class SignatureChecker:
@@ -345,7 +358,7 @@ class SignatureChecker:
         """A number, or an extent plus or minus a number; None after an error."""
         if not any(isinstance(e, s.Name) and e.text in self.axes for e in s.walk(expr)):
             value = constant_value(expr, self.scope, self.report, self.axes)
-            if isinstance(value, bool) or value != value:
+            if isinstance(value, bool) or (value is not None and not math.isfinite(value)):
                 self.report.add("E0215", expr.span, f"`{expr.span.text}` is no bound", _BOUNDS)
                 return None
             return Bound(value) if value is not None else None
@@ -361,7 +374,8 @@ class SignatureChecker:
             dim = as_dim(expr)
             if dim is not None:
                 extent = self.dim(dim)
-                return Bound(0, extent) if extent is not None else None
+                if extent is None or not extent.tiled:
+                    return Bound(0, extent) if extent is not None else None
         self.report.add("E0215", expr.span, f"`{expr.span.text}` is no bound", _BOUNDS)
         return None
 

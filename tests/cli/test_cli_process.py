@@ -125,6 +125,32 @@ def test_interruption() -> None:
     assert (out, error) == (b"", b"error: interrupted\n")
 
 
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [("{run} {file} >&-", 0), ("{run} --help >&-", 0), ("{run} nofile 2>&-", 2), ("{run} check - <&-", 2)],
+)
+def test_streams_that_are_closed(line: str, code: int) -> None:
+    command = line.format(run=f"{sys.executable} -m coda_lang.cli", file=SWIGLU)
+    done = subprocess.run(["sh", "-c", command], cwd=ROOT, capture_output=True, check=False)
+    assert done.returncode == code
+    assert b"Traceback" not in done.stderr
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "x.coda")
+    (tmp_path / "y.coda").write_text('import "x.coda" { f }\n', encoding="utf-8")
+    assert coda_run("list", cwd=tmp_path).returncode == 0
+    done = coda_run("check", "y.coda", cwd=tmp_path)
+    assert done.returncode == 1
+    assert b"it is no file" in done.stderr
+
+
+def test_names_of_files_cannot_turn_the_terminal_around(tmp_path: Path) -> None:
+    done = coda_run("check", "a\x1b[31m\u202eb.coda", cwd=tmp_path)
+    assert b"\x1b" not in done.stderr
+    assert "\u202e".encode() not in done.stderr
+
+
 def test_an_encoding_without_the_signs() -> None:
     done = coda_run("list", SWIGLU, cwd=ROOT, PYTHONIOENCODING="ascii")
     assert done.returncode == 0

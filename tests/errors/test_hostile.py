@@ -192,6 +192,28 @@ def test_large_input(name: str) -> None:
     assert time.process_time() - start < 60  # seconds; most take less than one
 
 
+@pytest.mark.parametrize("what", ["inputs", "outputs", "functions"])
+def test_time_grows_with_the_size(what: str) -> None:
+    def seconds(n: int) -> float:
+        names = range(n)
+        if what == "functions":
+            text = "fn g0(x) = x\n" + "\n".join(f"fn g{i + 1}(x) = g{i}(1.0)" for i in names)
+        elif what == "inputs":
+            inputs = ", ".join(f"x{i}: f32[M]" for i in names)
+            body = "\n".join(f"y{i} = x{i} + 1.0\n_ = y{i}" for i in names)
+            text = f"map m<M, N>(x: f32[M, N], {inputs}) -> (d: f32[M, N]) {{\n{body}\nd <- x\n}}"
+        else:
+            outputs = ", ".join(f"d{i}: f32[M, N]" for i in names)
+            body = "\n".join(f"d{i} <- x" for i in names)
+            text = f"map m<M, N>(x: f32[M, N]) -> ({outputs}) {{\n{body}\n}}"
+        start = time.process_time()
+        outcome(text)
+        return time.process_time() - start
+
+    small, large = min(seconds(500) for _ in range(2)), seconds(4000)
+    assert large < 8 * 4 * small  # 64 times as long if each looked at all others
+
+
 def test_at_most_twenty_are_shown_and_the_rest_counted() -> None:
     found = outcome("\n".join(f"fn h{i}(x) = y" for i in range(100)))
     assert isinstance(found, CodaError)

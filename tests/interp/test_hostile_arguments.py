@@ -82,6 +82,15 @@ def test_tensors_without_memory() -> None:
         torch.func.vmap(lambda x: TWICE(x=x).y)(torch.ones(3, 2, 4))
 
 
+def test_a_gradient_is_not_dropped_in_silence() -> None:
+    x = torch.ones(2, 4, requires_grad=True)
+    with pytest.raises(ArgumentError, match=r"`x` requires a gradient.*x\.detach\(\)"):
+        TWICE(x=x)
+    with torch.no_grad():
+        assert (TWICE(x=x).y == 2).all()
+    assert (TWICE(x=x.detach()).y == 2).all()
+
+
 def test_masked_arrays() -> None:
     masked = np.ma.masked_array(ones(2, 4), mask=ones(2, 4) > 0)
     for call in (lambda: TWICE(x=masked), lambda: TWICE(x=ones(2, 4), out={"y": masked})):
