@@ -9,15 +9,13 @@ arguments and the parameter block.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from coda_lang.backend_cutlass.abi import (
-    CType,
     Emitted,
     Extent,
     Pointer,
     Scalar,
-    Source,
     Stride,
     TensorMap,
     layout,
@@ -37,15 +35,15 @@ from coda_lang.backend_cutlass.config import (
 from coda_lang.backend_cutlass.cuda_ops import STORAGE
 from coda_lang.backend_cutlass.emit_reduce import emit_reduce
 from coda_lang.backend_cutlass.functor import Functor, Member, Table, Text, count, note
-from coda_lang.backend_cutlass.naming import identifier
-from coda_lang.backend_cutlass.parameters import block_text
+from coda_lang.backend_cutlass.naming import identifier, joined
+from coda_lang.backend_cutlass.parameters import Fields, block_text, extent_field, scalar_ctype
 from coda_lang.backend_cutlass.shapes import Form, form_of, forms, grid_of
 from coda_lang.errors import BackendError
 from coda_lang.ir.program import Kernel, Output, Param, Store
 from coda_lang.ir.types import BF16, F16, F32, Dim, DType
 from coda_lang.source import NOWHERE, Span
 
-TAP = "acc"  # the name under which the accumulator is stored, if asked for
+TAP = "the accumulator"  # the tensor that it is stored to, if asked for; no name of a program has a space
 ACCUMULATOR = "accumulator"
 MAP_TILE = (64, 128)
 
@@ -69,22 +67,6 @@ class Node:
     params: str
     span: Span
     fragment: str = ""  # the type of what a load hands to the compute node
-
-
-@dataclass
-class _Block:
-    """Collects the fields of the parameter block."""
-
-    fields: dict[str, tuple[CType, Source]] = field(default_factory=dict)
-
-    def add(self, name: str, ctype: CType, source: Source) -> str:
-        self.fields.setdefault(name, (ctype, source))
-        return f"block.{name}"
-
-    def layout(self) -> list[tuple[str, CType, Source]]:
-        """Descriptors first, the operands' foremost, then the rest."""
-        maps = [(n, c, s) for n, (c, s) in self.fields.items() if c == "TensorMap"]
-        return maps + [(n, c, s) for n, (c, s) in self.fields.items() if c != "TensorMap"]
 
 
 def emit(
@@ -124,7 +106,7 @@ class _Emitter:
         self.spilled: set[str] = set()  # tensors that would go by TMA, were there room for so many
         self.grid = grid_of(kernel)
         self.forms = forms(kernel, self.grid)
-        self.block = _Block()
+        self.block = Fields()
         self.members: dict[tuple[object, ...], Member] = {}
         self.need = self._footprint()
         while cost(self.need) > BUDGET and (wide := self._widest()) is not None:
@@ -214,15 +196,12 @@ class _Emitter:
 
     # -- nodes -------------------------------------------------------------------------------------------------------
 
-    def _field(self, key: str) -> str:
-        return identifier(key)
-
     def _pointer(self, key: str, dtype: DType, const: bool) -> str:
-        name = self.block.add(f"arg_{self._field(key)}", "void*", Pointer(key))
+        name = self.block.add(joined("arg", key), "void*", Pointer(key))
         return f"static_cast<{STORAGE[dtype.name]}{' const' if const else ''}*>({name})"
 
     def _stride(self, key: str, dimension: int) -> str:
-        return self.block.add(f"arg_{self._field(key)}_stride{dimension}", "int64_t", Stride(key, dimension))
+        return self.block.add(joined(f"stride{dimension}", key), "int64_t", Stride(key, dimension))
 
     def _place(self, key: str, dtype: DType, form: Form, const: bool) -> str:
         """Address, strides and head width of a tile that is moved directly."""
@@ -244,7 +223,7 @@ class _Emitter:
         box = min(row, 128)
         swizzle = box if box >= 32 else 0
         return "&" + self.block.add(
-            f"map_{self._field(key)}_{rows}", "TensorMap", TensorMap(key, (box * 8 // dtype.bits, rows), swizzle)
+            joined(f"map{rows}", key), "TensorMap", TensorMap(key, (box * 8 // dtype.bits, rows), swizzle)
         )
 
     @property
@@ -252,7 +231,7 @@ class _Emitter:
         return self.config.epilogue_n if self.kernel.product is not None else self._map_config().epilogue_n
 
     def _load_node(self, key: str, param: Param, span: Span) -> Node:
-        name = f"Load_{self._field(key)}"
+        name = joined("Load", key)
         dtype, form = self._dtype(param), form_of(self.grid, param.dims)
         t, w, columns = STORAGE[dtype.name], form.width, f"coda::Columns::{form.columns}"
         fragment = f"coda::Values<coda::Wide<{t}>, {count(form)}>"
@@ -285,7 +264,7 @@ class _Emitter:
     def _store_node(self, store: Store, target: Output | Param, key: str, old: int | None) -> Node:
         value, dtype, form = self.kernel.values[store.value], self._dtype(target), form_of(self.grid, target.dims)
         t, w, columns = STORAGE[dtype.name], form.width, f"coda::Columns::{form.columns}"
-        name = f"Store_{self._field(key)}"
+        name = joined("Store", key)
         if value.op == "pick":
             return self._pick_node(name, store, key, dtype)
         if value.op == "segment_sum":
@@ -354,7 +333,7 @@ class _Emitter:
                 f"coda::{kind}<Shape, {_STATES[value.op]}, {t}, {width}, {parts}, {_bool(first.accumulate)}, {member}>"
             )
             params = "{{" + ", ".join(targets) + "}}"
-            nodes.append(Node(f"Store_{self._field(stores[0][2])}", text, params, first.span))
+            nodes.append(Node(joined("Store", stores[0][2]), text, params, first.span))
         return nodes
 
     def _width_of(self, target: Output | Param) -> int:
@@ -371,7 +350,7 @@ class _Emitter:
         inputs: dict[int, str] = {}
         loads: list[Node] = []
         for i, param in self._loads():
-            inputs[i] = "in_" + identifier(param.name)
+            inputs[i] = joined("in", param.name)
             loads.append(self._load_node(param.name, param, kernel.values[i].span))
         accumulator = next((i for i, v in enumerate(kernel.values) if v.op == "acc"), None)
         if product is not None and (accumulator is not None or self.tap):
@@ -395,7 +374,7 @@ class _Emitter:
             if store.accumulate and kernel.values[store.value].op not in ("pick", "segment_sum"):
                 assert isinstance(target, Param)
                 old = -1 - len(functor.olds)
-                functor.olds[old] = ("in_" + identifier(target.name), form_of(self.grid, target.dims))
+                functor.olds[old] = (joined("in", target.name), form_of(self.grid, target.dims))
                 loads.append(self._load_node(target.name, target, store.span))
             stores.append(self._store_node(store, target, key, old))
         stores += self._reduction_nodes()
@@ -413,7 +392,7 @@ class _Emitter:
             (product.b, config.tile_n, config.cluster_m, not product.b_transposed),
         ):
             box = (64, 64 // shares) if major else (64, tile // shares)
-            side = "operand_a" if name == product.a and "operand_a" not in self.block.fields else "operand_b"
+            side = "operand_a" if name == product.a and "operand_a" not in self.block.known else "operand_b"
             self.block.add(side, "TensorMap", TensorMap(name, box, 128))
         self.block.add("extent_k", "int32_t", Extent(product.contracted))
 
@@ -422,7 +401,7 @@ class _Emitter:
         member = self._member(accumulator, Form(True, 2))
         form = Form(True, 2)
         return Node(
-            "Store_tap", f"coda::TileStore<Shape, float, 2, {member}>", f"{{{self._map(TAP, F32, form, 16)}}}", NOWHERE
+            "Tap", f"coda::TileStore<Shape, float, 2, {member}>", f"{{{self._map(TAP, F32, form, 16)}}}", NOWHERE
         )
 
     def _functor(self, inputs: dict[int, str]) -> Functor:
@@ -433,30 +412,29 @@ class _Emitter:
             if value.op == "load" and self.kernel.param(str(value.attr)).host:
                 param = self.kernel.param(str(value.attr))
                 dtype = self._dtype(param)
-                ctype: CType = {"float": "float", "bool": "int32_t"}.get(dtype.kind, "int64_t")  # type: ignore[assignment]
-                name = "arg_" + identifier(param.name)
-                self.block.add(name, ctype, Scalar(param.name, dtype))
-                scalars[param.name] = name
+                scalars[param.name] = self.block.add(
+                    joined("arg", param.name), scalar_ctype(dtype), Scalar(param.name, dtype)
+                )
             elif value.op == "axis":
                 assert isinstance(value.attr, Dim)
-                lengths[value.attr] = _length_field(value.attr)
-                self.block.add(lengths[value.attr], "int64_t", Extent(value.attr))
+                lengths[value.attr] = self.block.add(extent_field(value.attr), "int64_t", Extent(value.attr))
             elif value.op == "gather":
                 self._table(str(value.attr), tables)
         return Functor(self.kernel, self.forms, inputs, scalars, lengths, tables)
 
     def _table(self, name: str, tables: dict[str, Table]) -> None:
         param = self.kernel.param(name)
-        self._pointer(name, self._dtype(param), True)
-        self.block.add(f"arg_{self._field(name)}_rows", "int32_t", Extent(param.dims[0]))
         form = Form()
-        for i in range(len(param.dims)):
-            self._stride(name, i)
+        data = self._pointer(name, self._dtype(param), True)
+        rows = self.block.add(joined("rows", name), "int32_t", Extent(param.dims[0]))
+        strides = [self._stride(name, i) for i in range(len(param.dims))]
         if len(param.dims) == 2:
             form = form_of(self.grid, param.dims[1:])
             if form.columns != "kWhole":
                 self._period_field()
-        tables[name] = Table(self._dtype(param), form, len(param.dims), name not in self.direct)
+        if name not in self.direct:
+            strides[1:] = ["1"] * len(strides[1:])
+        tables[name] = Table(data, rows, tuple(strides), form)
 
     def _unit(self, functor: Functor, loads: list[Node], stores: list[Node]) -> Emitted:
         kernel, config = self.kernel, self.config
@@ -465,7 +443,7 @@ class _Emitter:
         self.block.add("extent_m", "int32_t", Extent(kernel.rows))
         self.block.add("extent_n", "int32_t", Extent(kernel.cols))
         body = functor.write(list(self.members.values()))
-        fields, size = layout(self.block.layout())
+        fields, size = layout(self.block.listed())
         entry = f"{'cutlass_' if kernel.product else ''}coda_{identifier(kernel.name)}"
         text = Text(kernel.span.source)
         self._head(text)
@@ -536,7 +514,7 @@ class _Emitter:
             f"  static constexpr int kLoadStages = {c.load_stages}, kLoadBytes = {loads};\n"
             f"  static constexpr int kStoreStages = {store_stages};"
         )
-        maps = sum(ctype == "TensorMap" for ctype, _ in self.block.fields.values())
+        maps = sum(ctype == "TensorMap" for ctype, _ in self.block.known.values())
         text.add(f"  static constexpr int kMaps = {maps};")
         text.add(f"  static constexpr bool kRolled = {_bool(c.rolled == 1)};")
         text.add("};")
@@ -558,7 +536,7 @@ class _Emitter:
             "  CUTLASS_DEVICE Compute(Params const& p, coda::None*, coda::Tile const& t)\n"
             "      : block(*p.source), tile(t) {}"
         )
-        names = [ACCUMULATOR if n.name == "Accumulator" else "in_" + n.name.removeprefix("Load_") for n in loads]
+        names = [ACCUMULATOR if n.name == "Accumulator" else "in" + n.name.removeprefix("Load") for n in loads]
         arguments = "".join(f",\n      {n.fragment} const& {name}" for n, name in zip(loads, names, strict=True))
         text.add("  template <class Fragment>")
         text.add(
@@ -610,11 +588,6 @@ class _Emitter:
             "                    {tree_params(block)});"
         )
         text.add("}")
-
-
-def _length_field(dim: Dim) -> str:
-    scale = "" if dim.coef == 1 else f"_{dim.coef.numerator}_{dim.coef.denominator}"
-    return f"length_{identifier(str(dim.axis))}{scale}"
 
 
 def _bool(x: bool) -> str:

@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from coda_lang.backend_cutlass import cuda_ops
-from coda_lang.backend_cutlass.abi import CType, Emitted, Extent, Pointer, Scalar, Source, Stride, layout, output_key
+from coda_lang.backend_cutlass.abi import Emitted, Extent, Pointer, Scalar, Stride, layout, output_key
 from coda_lang.backend_cutlass.cuda_ops import STORAGE, WIDE
 from coda_lang.backend_cutlass.functor import Text, note
-from coda_lang.backend_cutlass.naming import identifier
-from coda_lang.backend_cutlass.parameters import block_text
+from coda_lang.backend_cutlass.naming import identifier, joined
+from coda_lang.backend_cutlass.parameters import Fields, block_text, extent_field, scalar_ctype
 from coda_lang.ir.program import Kernel, Output, Param, Store, Value
 from coda_lang.ir.types import Dim, DType
 
@@ -47,7 +47,7 @@ class _Scope:
 class _ReduceEmitter:
     def __init__(self, kernel: Kernel, dtypes: Mapping[str, DType]) -> None:
         self.kernel, self.dtypes = kernel, dtypes
-        self.fields: dict[str, tuple[CType, Source]] = {}
+        self.block = Fields()
         self.counter = 0
         self.group = 1
         self.params = frozenset(p.name for p in kernel.params)
@@ -64,7 +64,7 @@ class _ReduceEmitter:
             outputs = self._phase(body, dims, stores)
             if dims == largest:
                 per_block = outputs
-        fields, size = layout([(n, c, s) for n, (c, s) in self.fields.items()])
+        fields, size = layout(self.block.listed())
         entry = f"coda_{identifier(kernel.name)}"
         text = Text(kernel.span.source)
         text.add(f"// reduce {kernel.name}")
@@ -216,10 +216,7 @@ class _ReduceEmitter:
             param = self.kernel.param(str(value.attr))
             dtype = self._dtype(param)
             if param.host:
-                ctype: CType = {"float": "float", "bool": "int32_t"}.get(dtype.kind, "int64_t")  # type: ignore[assignment]
-                name = "arg_" + identifier(param.name)
-                self.fields.setdefault(name, (ctype, Scalar(param.name, dtype)))
-                return f"block.{name}"
+                return self.block.add(joined("arg", param.name), scalar_ctype(dtype), Scalar(param.name, dtype))
             address = self._address(scope, param.name, dtype, param.dims, const=True)
             return f"coda::Format<{STORAGE[dtype.name]}>::widen(*({address}))"
         if value.op in _COMBINE:
@@ -259,21 +256,12 @@ class _ReduceEmitter:
         return target.dtype if isinstance(target.dtype, DType) else self.dtypes[target.dtype]
 
     def _extent(self, dim: Dim) -> str:
-        parts = ["tiles" if dim.tiled else "length", identifier(str(dim.axis or dim.coef))]
-        if dim.axis is not None and dim.coef != 1:
-            parts.append(f"{dim.coef.numerator}_{dim.coef.denominator}")
-        if dim.of:
-            parts.append(identifier(dim.of))
-        name = "_".join(parts)
-        self.fields.setdefault(name, ("int32_t", Extent(dim)))
-        return f"block.{name}"
+        return self.block.add(extent_field(dim), "int32_t", Extent(dim))
 
     def _address(self, scope: _Scope, key: str, dtype: DType, dims: tuple[Dim, ...], const: bool) -> str:
-        name = "arg_" + identifier(key)
-        self.fields.setdefault(name, ("void*", Pointer(key)))
-        text = f"static_cast<{STORAGE[dtype.name]}{' const' if const else ''}*>(block.{name})"
+        name = self.block.add(joined("arg", key), "void*", Pointer(key))
+        text = f"static_cast<{STORAGE[dtype.name]}{' const' if const else ''}*>({name})"
         for i, dim in enumerate(dims):
-            stride = f"{name}_stride{i}"
-            self.fields.setdefault(stride, ("int64_t", Stride(key, i)))
-            text += f" + {scope.indices[dim]} * block.{stride}"
+            stride = self.block.add(joined(f"stride{i}", key), "int64_t", Stride(key, i))
+            text += f" + {scope.indices[dim]} * {stride}"
         return text

@@ -10,11 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from coda_lang.backend_cutlass import cuda_ops
-from coda_lang.backend_cutlass.cuda_ops import STORAGE, WIDE
-from coda_lang.backend_cutlass.naming import identifier
+from coda_lang.backend_cutlass.cuda_ops import WIDE
 from coda_lang.backend_cutlass.shapes import Form
 from coda_lang.ir.program import Kernel
-from coda_lang.ir.types import Dim, DType
+from coda_lang.ir.types import Dim
 from coda_lang.source import NOWHERE, Source, Span
 
 
@@ -65,19 +64,24 @@ def count(form: Form) -> str:
 
 @dataclass(frozen=True)
 class Table:
-    """A table that is read by row: its element type, and where its columns lie."""
+    """A table that is read by row: its address, rows and strides as expressions, and where its columns lie."""
 
-    dtype: DType
+    data: str
+    rows: str
+    strides: tuple[str, ...]
     form: Form
-    columns: int  # 1 or 2 extents
-    contiguous: bool  # along its columns
+
+    @property
+    def columns(self) -> int:
+        """1 or 2 extents."""
+        return len(self.strides)
 
 
 class Functor:
     """Writes the body of the compute node's `visit`.
 
     `inputs` maps a value (a load or the accumulator) to the name of the fragment that brings it; `scalars` and
-    `lengths` a host scalar's name and an extent to their fields of the block; `tables` are gathered from.
+    `lengths` a host scalar's name and an extent to the expression of their field; `tables` are gathered from.
     """
 
     def __init__(
@@ -108,9 +112,9 @@ class Functor:
         if value.op == "axis":
             assert isinstance(value.attr, Dim)
             name = self.lengths[value.attr]
-            return f"float(block.{name})" if value.type.dtype.kind == "float" else f"int64_t(block.{name})"
+            return f"float({name})" if value.type.dtype.kind == "float" else f"int64_t({name})"
         if value.op == "load" and value.attr in self.scalars:
-            return f"block.{self.scalars[str(value.attr)]}"
+            return self.scalars[str(value.attr)]
         if index in self.inputs:
             return _brought(self.inputs[index], form, own)
         match form.kind:
@@ -146,8 +150,7 @@ class Functor:
 
     def _gather(self, index: int, c: int) -> str:
         value = self.kernel.values[index]
-        name = str(value.attr)
-        table = self.tables[name]
+        table = self.tables[str(value.attr)]
         at = "0"
         if table.columns == 2:
             walk = _walk_name(self.forms[index])
@@ -156,13 +159,11 @@ class Functor:
                 f"column{table.form.width} + {c}" if walk is None else f"{walk}.{'column' if inner else 'head'}_of({c})"
             )
         row = self.element(value.args[0], 0, 0)
-        name = "arg_" + identifier(name)
-        stride = "0" if table.columns == 1 else "1" if table.contiguous else f"block.{name}_stride1"
-        data = f"static_cast<{STORAGE[table.dtype.name]} const*>(block.{name})"
+        strides = ", ".join((*table.strides, "0")[:2])
         guard = ""
         if table.columns == 2 and table.form.columns == "kWhole":
             guard = f"column{table.form.width} + {c} < end{table.form.width} ? "
-        call = f"coda::gather({data}, block.{name}_stride0, {stride}, block.{name}_rows, {row}, {at})"
+        call = f"coda::gather({table.data}, {strides}, {table.rows}, {row}, {at})"
         return f"{guard}{call} : 0.0f" if guard else call
 
     # -- text ------------------------------------------------------------------------------------------------------
