@@ -79,7 +79,9 @@ def _inside(config: Config, problem: Problem, all_walks: bool) -> Iterator[Confi
             yield Rejected(str(tried), tried, *found, _WALKS)
             continue
         yield from (replace(tried, raster=raster, swizzle=swizzle) for raster, swizzle in walks)
-        yield from (replace(r, what=f"{tried},{r.what}", example=tried) for r in left_out)
+        if left_out:
+            name = str(tried)
+            yield from (Rejected(f"{name},{r.what}", tried, r.kind, r.reason, r.count) for r in left_out)
 
 
 def _tile_reason(config: Config, problem: Problem) -> tuple[str, str] | None:

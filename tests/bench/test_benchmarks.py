@@ -96,10 +96,7 @@ def test_kernels_that_are_compiled_ahead_are_those_that_tuning_needs_first() -> 
 
 # -- measuring in parts ------------------------------------------------------------------------------------------------
 
-SMALL = [
-    replace(spec, m=200, n=320, k=64, group="small")
-    for spec in (groups.LINEAR[0], groups.LINEAR[1], groups.FUSED[1], groups.LAYOUTS[3])
-]
+SMALL = [replace(spec, m=200, n=320, k=64, group="small") for spec in (groups.LINEAR[0], groups.FUSED[1])]
 
 
 @pytest.fixture
@@ -114,7 +111,7 @@ def small(fake: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> FakeGpu:
 
 
 def measure(folder: Path, *more: str) -> int:
-    command = ["measure", "small", "--out", str(folder), "--budget", "3", "--rounds", "2", "--peers", "quack", *more]
+    command = ["measure", "small", "--out", str(folder), "--budget", "2", "--rounds", "1", "--peers", "quack", *more]
     return script.main(command)
 
 
@@ -139,7 +136,7 @@ def test_measuring_goes_on_where_it_ended(
     assert "1 row failed: call again" in out
     about, rows = read(tmp_path / "small.json")
     assert about["failed"] == {"swiglu 200×320×64": "MemoryError: no memory left"}
-    assert [r.kernel for r in rows] == ["linear", "linear_dx", "linear_tt"]
+    assert [r.kernel for r in rows] == ["linear"]
     assert all(r.group == "small" and r.label for r in rows)
     assert rows[0].absent["quack"]
     calls.clear()
@@ -151,7 +148,7 @@ def test_measuring_goes_on_where_it_ended(
 
 def test_a_row_is_not_begun_that_the_time_does_not_hold(small: FakeGpu, tmp_path: Path, capsys: Out) -> None:
     assert measure(tmp_path, "--minutes", "0.5") == 0
-    assert "4 rows are left: call again" in capsys.readouterr().out
+    assert "2 rows are left: call again" in capsys.readouterr().out
     assert not (tmp_path / "small.json").exists()
 
 
@@ -164,9 +161,9 @@ def test_a_row_that_is_tuned_is_not_tuned_again(
     measure(tmp_path / "one")
     assert tuned == [s.kernel for s in SMALL]
     measure(tmp_path / "two")
-    assert len(tuned) == 4
+    assert len(tuned) == 2
     measure(tmp_path / "three", "--budget", "0")
-    assert len(tuned) == 4
+    assert len(tuned) == 2
 
 
 def test_results_of_another_machine_are_not_mixed(small: FakeGpu, tmp_path: Path) -> None:
@@ -182,13 +179,13 @@ def test_merging_and_showing(small: FakeGpu, tmp_path: Path, capsys: Out) -> Non
     (tmp_path / "host.json").write_text(json.dumps({"microseconds": {"linear": {"planned call": 2.5}}}))
     target = tmp_path / "out" / "all.json"
     assert script.main(["merge", str(tmp_path), str(target)]) == 0
-    assert "4 rows in" in capsys.readouterr().out
+    assert "2 rows in" in capsys.readouterr().out
     about, rows = read(target)
     assert about["host"] == {"linear": {"planned call": 2.5}}
     assert [r.kernel for r in rows] == [s.kernel for s in SMALL]
     assert script.main(["show", str(target)]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 6
+    assert len(lines) == 4
     assert lines[2].startswith("| linear (a·bᵀ) | 200×320×64 | – | – |"), "nothing to divide by without cuBLAS"
 
 
