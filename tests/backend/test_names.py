@@ -18,6 +18,7 @@ from coda_lang.backend_cutlass.naming import identifier, joined, name_of, of_ent
 from coda_lang.backend_cutlass.parameters import Fields
 from coda_lang.errors import BackendError
 from coda_lang.ir.passes import specialise
+from coda_lang.ir.program import Kernel
 from coda_lang.ir.types import DTYPES
 
 # Pieces of names that read like marks, prefixes and suffixes of generated ones.
@@ -61,6 +62,7 @@ WORDS = {
 def emitted(text: str, **choices: object) -> Emitted:
     (program,) = coda.loads(text).values()
     kernel = program.ir
+    assert isinstance(kernel, Kernel)
     whole = specialise(kernel, frozenset(p.name for p in kernel.params), frozenset(o.name for o in kernel.outputs))
     return emit(whole, {p.name: DTYPES["bf16"] for p in kernel.dtypes}, **choices)  # type: ignore[arg-type]
 
