@@ -189,7 +189,7 @@ class Program(Runnable[Kernel]):
 
         Args:
             tile: rows and columns of the accumulator's tile; fixes tiles(X) and so the partials.
-            exact: evaluate in f64 throughout, rounding at the stores only.
+            exact: evaluate in f64 throughout, rounding at the stores only; arithmetic on literals alone stays f32.
             acc: an f32 accumulator [rows, cols] in place of the product; the operands may then be left out.
             progress: called with the rows done and their number.
 
