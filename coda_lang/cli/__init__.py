@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         terminal.diagnostics(error.diagnostics)
         code = CALL_WRONG if all(d.code == "E0001" for d in error.diagnostics) else PROGRAM_WRONG
     except BackendError as error:
-        terminal.error(error.message, error.help)
+        terminal.error(error.message, terminal.without_python(error.help))
         code = CALL_WRONG
     except ArgumentError as error:
         terminal.error(*_message_and_help(error))

@@ -137,7 +137,7 @@ def _with_what_it_needs() -> str:
         toolchain.find()
         arrays.library("cupy")
     except BackendError as error:
-        terminal.warning(f"the GPU is not used: {error.message}", error.help)
+        terminal.warning(f"the GPU is not used: {error.message}", terminal.without_python(error.help))
         return "interp"
     return "cuda"
 

@@ -51,6 +51,13 @@ def _report(text: str, help: str | None) -> None:
     print(text, file=sys.stderr)
 
 
+def without_python(help: str | None) -> str | None:
+    """A help of the GPU path as the command line says it: it has an option where Python has other arrays."""
+    return help and re.sub(
+        r"(run with )?NumPy arrays (\(the|for the) interpreter\)?", "run with --backend interp", help
+    )
+
+
 def diagnostics(found: Iterable[Diagnostic]) -> None:
     """Diagnostics on stderr in source order, 20 at most and the rest counted."""
     text = render(found)

@@ -82,6 +82,15 @@ def test_without_a_gpu_one_message(capsys: Out, option: str) -> None:
     assert captured.err == expected + "  help: check `nvidia-smi` and CUDA_VISIBLE_DEVICES\n"
 
 
+def test_helps_name_options(capsys: Out, monkeypatch: pytest.MonkeyPatch) -> None:
+    def get(ordinal: int = 0) -> device.Device:
+        raise BackendError("device 0 is a toaster", "use an H100, H200 or GH200, or NumPy arrays (the interpreter)")
+
+    monkeypatch.setattr(device, "get", get)
+    assert main([SWIGLU, *SMALL, "--backend", "cuda"]) == 2
+    assert "help: use an H100, H200 or GH200, or run with --backend interp\n" in capsys.readouterr().err
+
+
 @pytest.mark.usefixtures("no_gpu")
 def test_auto_without_a_gpu_is_the_interpreter(capsys: Out) -> None:
     assert main([SWIGLU, *SMALL]) == 0

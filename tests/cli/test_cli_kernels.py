@@ -72,6 +72,14 @@ def test_wrong_forms(capsys: Out, arguments: list[str], text: str) -> None:
         assert text in _fails(capsys, command, *arguments)
 
 
+@pytest.mark.parametrize("command", ["cuda", "cubin", "explain"])
+def test_f8_operands(capsys: Out, command: str, tmp_path: Path) -> None:
+    path = tmp_path / "f8.coda"
+    path.write_text("kernel f8<M, N, K>(a: f8e4m3[M, K], b: f8e4m3[N, K]) -> (y: bf16[M, N]) { y <- a @ b.T }")
+    message = _fails(capsys, command, str(path))
+    assert message.endswith("help: pass bf16 or f16 operands, or run with --backend interp\n")
+
+
 def test_another_architecture(capsys: Out) -> None:
     message = _fails(capsys, "cubin", REDUCES, "--arch", "sm_80")
     assert "'sm_80' is not supported" in message
