@@ -44,15 +44,16 @@ struct AbsMaxState {
 struct LogSumExpState {
   float top = -infinity(), sum = 0.f;
   // What a power is taken relative to: not the largest itself while it is infinite, where the difference would be NaN.
+  // Differences are taken before they are scaled: of numbers beyond 2.36e38, the multiple by log₂e is infinite.
   CUTLASS_DEVICE static float origin(float top) { return fabsf(top) == infinity() ? 0.f : top; }
   template <int N> CUTLASS_DEVICE void absorb(float const (&x)[N], bool const (&in)[N]) {
     float most = top;
     CUTLASS_PRAGMA_UNROLL
     for (int i = 0; i < N; ++i) most = fmaxf(most, in[i] ? x[i] : -infinity());  // a NaN reaches the sum below
-    const float at = origin(most), shift = at * kLog2E;
-    sum *= exp2_flush(__fmaf_rn(top, kLog2E, -shift));  // 0 while all were −inf; a NaN stays
+    const float at = origin(most);
+    sum *= exp2_flush((top - at) * kLog2E);  // 0 while all were −inf; a NaN stays
     CUTLASS_PRAGMA_UNROLL
-    for (int i = 0; i < N; ++i) sum += in[i] ? exp2_flush(__fmaf_rn(x[i], kLog2E, -shift)) : 0.f;
+    for (int i = 0; i < N; ++i) sum += in[i] ? exp2_flush((x[i] - at) * kLog2E) : 0.f;
     top = most;
   }
   CUTLASS_DEVICE void merge(LogSumExpState const& o) {
