@@ -42,7 +42,9 @@ A file whose name is a command's is written with its folder: `coda-run ./check`.
 exit codes: 0 right, 1 the program is wrong or --compare found an output outside its bound, 2 the call is wrong"""
 
 
-CONFIG_HELP = "the GPU's schedule, as in 128x256,cluster=2x1,cooperative (default: by the shape; docs/cli.md has all parts)"
+CONFIG_HELP = (
+    "the GPU's schedule, as in 128x256,cluster=2x1,cooperative (default: by the shape); docs/cli.md lists the parts"
+)
 
 
 class UsageError(ArgumentError):
