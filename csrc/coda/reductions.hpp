@@ -90,7 +90,7 @@ struct WelfordState {
     const float total = count + o.count;
     if (o.count == 0.f || total == 0.f) return;
     const float d = o.mean - mean, share = divide(o.count, total);
-    mean += d * share;
+    mean += fabsf(mean) == infinity() ? o.mean : d * share;  // the difference from an infinity would make it NaN
     m2 += o.m2 + d * d * count * share;
     count = total;
   }

@@ -74,13 +74,45 @@ class LogSumExp:
         return [fmaf(np.log2(self.sum), LN2, self.origin(self.top))]
 
 
-STATES = {"LogSumExp": LogSumExp}
+@dataclass
+class Welford:
+    count: Any = ZERO
+    mean: Any = ZERO
+    m2: Any = ZERO
+
+    def absorb(self, x: Row, inside: Mask) -> None:
+        o = Welford()
+        for i in range(len(x)):
+            o.count += F32(1) if inside[i] else ZERO
+            o.mean += x[i] if inside[i] else ZERO
+        if o.count == 0:
+            return
+        o.mean = o.mean / o.count
+        for i in range(len(x)):
+            d = x[i] - o.mean
+            o.m2 += d * d if inside[i] else ZERO
+        self.merge(o)
+
+    def merge(self, o: Welford) -> None:
+        total = self.count + o.count
+        if o.count == 0 or total == 0:
+            return
+        d, share = o.mean - self.mean, o.count / total
+        self.mean += o.mean if abs(self.mean) == INFINITY else d * share
+        self.m2 += o.m2 + d * d * self.count * share
+        self.count = total
+
+    def values(self) -> list[Any]:
+        return [self.count, self.mean, self.m2]
+
+
+STATES: dict[str, type[LogSumExp] | type[Welford]] = {"LogSumExp": LogSumExp, "Welford": Welford}
 
 
 def by_model(state: str, x: Row, inside: Mask) -> list[float]:
     """The values of a row [LANES, STEPS, RUN]: each lane absorbs its fragments, then the lanes meet as in `finish`."""
     with np.errstate(all="ignore"):
-        lanes = [STATES[state]() for _ in range(LANES)]
+        lanes: list[Any] = [STATES[state]() for _ in range(LANES)]
         for lane, fragments, known in zip(lanes, x, inside, strict=True):
             for fragment, mask in zip(fragments, known, strict=True):
                 lane.absorb(fragment, mask)
@@ -231,3 +263,47 @@ def test_a_logsumexp_at_the_edges_of_f32(library: ctypes.CDLL, values: tuple[flo
     want = logsumexp(x)
     assert close(by_model("LogSumExp", x, inside)[0], want)
     assert close(by_header(library, "LogSumExp", x, inside, 1)[0], want)
+
+
+# -- count, mean and squares of deviations -----------------------------------------------------------------------------
+
+
+def statistics(x: Row) -> list[float]:
+    """Count, mean and Σ (x − mean)² in f64."""
+    wide = x.astype(np.float64)
+    with np.errstate(all="ignore"):
+        return [float(x.size), float(wide.mean()), float(((wide - wide.mean()) ** 2).sum())]
+
+
+def similar(got: list[float], x: Row) -> bool:
+    """Relative to the largest number, resp. to the sum of squares about 0: means may cancel."""
+    want = statistics(x)
+    if not np.isfinite(x).all():
+        return bool(np.array_equal(got, want, equal_nan=True))
+    largest = float(np.abs(x).max(initial=0.0))
+    scales = 0.0, largest, x.size * largest**2
+    return all(abs(g - w) <= 1e-6 * s for g, w, s in zip(got, want, scales, strict=True))
+
+
+def ordinary(row: tuple[Row, Mask]) -> tuple[Row, Mask]:
+    """Numbers whose squares do not overflow."""
+    x, inside = row
+    return np.where(np.isfinite(x), np.clip(x, -1e15, 1e15), x), inside
+
+
+@settings(max_examples=200, deadline=None)
+@given(rows().map(ordinary))
+def test_the_headers_statistics_are_their_definition(library: ctypes.CDLL, row: tuple[Row, Mask]) -> None:
+    x, inside = row
+    assert similar(by_model("Welford", x, inside), x[inside])
+    assert similar(by_header(library, "Welford", x, inside, 3), x[inside])
+
+
+@pytest.mark.parametrize(
+    "values",
+    [(np.inf,), (np.inf, 1.0), (1.0, np.inf), (-np.inf, 2.0, 3.0), (np.inf, -np.inf), (np.nan, np.inf), (0.0, -0.0)],
+)
+def test_statistics_of_infinities(library: ctypes.CDLL, values: tuple[float, ...]) -> None:
+    x, inside = filled(*values)
+    assert similar(by_model("Welford", x, inside), x)
+    assert similar(by_header(library, "Welford", x, inside, 3), x)
