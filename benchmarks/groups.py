@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 
 import coda_lang as coda
@@ -36,9 +37,7 @@ class Spec:
         return own if own.is_file() else PROGRAMS / f"{self.file}.coda"
 
     def program(self) -> Program:
-        found = coda.load(self.path)[self.kernel]
-        assert isinstance(found, Program)
-        return found
+        return _program(self.path, self.kernel)
 
     def sizes(self, kernel: Kernel) -> dict[str, int]:
         """Lengths by the program's own axes."""
@@ -51,6 +50,13 @@ class Spec:
             assert dim.axis is not None
             found[dim.axis] = int(length / dim.coef)
         return {n: x for n, x in found.items() if n in kernel.axes}
+
+
+@cache
+def _program(path: Path, kernel: str) -> Program:
+    found = coda.load(path)[kernel]
+    assert isinstance(found, Program)
+    return found
 
 
 LINEAR = (

@@ -49,6 +49,7 @@ def call(kernel: Kernel, rows: int, cols: int, head: int, whole: bool) -> Call[K
 
 def lines() -> Iterator[str]:
     for kernel in kernels():
+        gpu = GpuProgram(Caller(kernel))
         for whole in (False, True):
             for head in HEADS if kernel.splits else (0,):
                 found: dict[str, list[str]] = {}
@@ -58,7 +59,7 @@ def lines() -> Iterator[str]:
                         continue
                     made = call(kernel, rows, cols, head, whole)
                     need = footprint(made.kernel, made.binding.dtypes)
-                    config = str(GpuProgram(Caller(kernel)).config(made))
+                    config = str(gpu.untuned(made))
                     found.setdefault(config, []).append(f"{rows}x{cols}")
                 assert need is not None
                 title = f"{kernel.name} {'with all options' if whole else 'without options'}"
