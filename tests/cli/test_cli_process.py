@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pty
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -20,12 +21,12 @@ from coda_lang.errors import BackendError
 
 
 def test_help_has_examples_and_comes_fast() -> None:
-    start = time.perf_counter()
+    start = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
     done = coda_run("--help")
-    seconds = time.perf_counter() - start
+    seconds = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - start
     assert done.returncode == 0
     assert b"coda-run programs/rmsnorm_swiglu.coda" in done.stdout
-    assert seconds < 5  # 0.1 s where nothing else runs
+    assert seconds < 1  # of work; 0.1 measured
     for command in ("check", "fmt", "ir", "list", "explain", "cuda", "cubin", "cache"):
         assert b"examples:" in coda_run(command, "--help").stdout
     assert coda_run("--version").stdout.startswith(b"coda-run ")
