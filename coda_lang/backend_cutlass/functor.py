@@ -76,6 +76,11 @@ class Table:
         """1 or 2 extents."""
         return len(self.strides)
 
+    @property
+    def guarded(self) -> bool:
+        """Whether a ragged tile's columns past the end lie past the table's; n mod D never does."""
+        return self.columns == 2 and self.form.columns != "kInner"
+
 
 class Functor:
     """Writes the body of the compute node's `visit`.
@@ -161,7 +166,7 @@ class Functor:
         row = self.element(value.args[0], 0, 0)
         strides = ", ".join((*table.strides, "0")[:2])
         guard = ""
-        if table.columns == 2 and table.form.columns == "kWhole":
+        if table.guarded:
             guard = f"column{table.form.width} + {c} < end{table.form.width} ? "
         call = f"coda::gather({table.data}, {strides}, {table.rows}, {row}, {at})"
         return f"{guard}{call} : 0.0f" if guard else call
@@ -258,10 +263,10 @@ class Functor:
             if value.op == "gather" and self.tables[str(value.attr)].columns == 2:
                 form = self.forms[i]
                 walk = _walk_name(form)
-                if walk is None:
+                if self.tables[str(value.attr)].guarded:
                     widths.add(form.width)
                     guards.add(form.width)
-                else:
+                if walk is not None:
                     walks[walk] = form.width
                     period = self._period(form)
                     line = f"coda::Heads {walk}(coda::first_column<Shape, {form.width}>(tile, epi_n), {period});"

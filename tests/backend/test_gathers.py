@@ -1,0 +1,67 @@
+"""Tables read by row: a ragged tile's columns past the end read nothing of them."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+import coda_lang as coda
+from coda_lang.backend_cutlass.abi import Emitted
+from coda_lang.backend_cutlass.build import compile_kernel
+from coda_lang.backend_cutlass.cache import Cache
+from coda_lang.backend_cutlass.emit import emit
+from coda_lang.ir.passes import specialise
+from coda_lang.ir.program import Kernel
+
+TEXT = """
+map f<M, N = H * D, P>(x: f32[M, N], i: i64[M], t: f32[P, {columns}]) -> (y: f32[M, N], z: f32[M, N/2]) {{
+    {pairs}
+    y <- x {use}
+    u, v = pairs(x)
+    z <- u * v {half}
+}}
+"""
+
+
+def emitted(columns: str, use: str = "", half: str = "", direct: bool = False) -> Emitted:
+    pairs = "p, q = pairs(t[i, ...])" if columns == "2*N" else ""
+    kernel = coda.loads(TEXT.format(columns=columns, use=use, half=half, pairs=pairs))["f"].ir
+    assert isinstance(kernel, Kernel)
+    whole = specialise(kernel, frozenset(p.name for p in kernel.params), frozenset("yz"))
+    return emit(whole, {}, direct=frozenset("t") if direct else frozenset())
+
+
+def reads(e: Emitted) -> list[tuple[str, str]]:
+    """The column of each read of the table, and the condition under which it is read."""
+    lines = [line.split("//")[0] for line in e.source.splitlines() if "coda::gather(" in line]
+    found = [re.search(r"= (?:(.*) \? )?coda::gather\(.*, ([^,]*)\)(?: : 0\.0f)?;", line) for line in lines]
+    assert lines
+    assert all(found)
+    return [(m[2], m[1] or "") for m in found if m]
+
+
+@pytest.mark.parametrize("direct", [False, True])
+def test_one_column_for_each_head_is_read_inside_the_problem_only(direct: bool) -> None:
+    e = emitted("H", "* t[i, ...]", direct=direct)
+    assert reads(e) == [(f"outer2.head_of({c})", f"column2 + {c} < end2") for c in range(2)]
+    assert "const int end2 = coda::width_of<2>(tile.n);" in e.source
+    assert "column2 += 8;" in e.source
+
+
+@pytest.mark.parametrize(
+    ("columns", "use", "half", "width"),
+    [("N", "* t[i, ...]", "", 2), ("N/2", "", "* t[i, ...]", 1), ("2*N", "* p * q", "", 4)],
+)
+def test_whole_rows_are_read_inside_the_problem_only(columns: str, use: str, half: str, width: int) -> None:
+    e = emitted(columns, use, half)
+    assert reads(e) == [(f"column{width} + {c}", f"column{width} + {c} < end{width}") for c in range(width)]
+
+
+def test_columns_within_a_head_need_no_condition() -> None:
+    assert reads(emitted("D", "* t[i, ...]")) == [("inner2.column_of(0)", ""), ("inner2.column_of(1)", "")]
+
+
+@pytest.mark.usefixtures("tools")
+def test_a_head_wise_table_compiles(store: Cache) -> None:
+    assert compile_kernel(emitted("H", "* t[i, ...]"), cache=store).data
