@@ -19,7 +19,7 @@ from coda_lang.parser.parse import SIZE_LIMIT, read_source
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = sorted((ROOT / "programs").glob("*.coda"))
-EXAMPLE = re.search(r"```\n(.*?)```", (ROOT / "docs" / "language.md").read_text(encoding="utf-8"), re.S)
+EXAMPLE = re.search(r"```coda\n(.*?)```", (ROOT / "docs" / "language.md").read_text(encoding="utf-8"), re.S)
 assert EXAMPLE is not None
 TOKEN = re.compile(r'"""(?:[^\\]|\\.)*?"""|"(?:[^"\\\n]|\\.)*"|//[^\n]*|\w+|<-|\+<-|->|\.\.+|[=!<>]=|\s+|.', re.S)
 # Whole programs are many tokens, and most of them are alike: kernels of the shorter files are mutated.
