@@ -9,7 +9,7 @@ arguments and the parameter block.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from coda_lang.backend_cutlass.abi import (
     Emitted,
@@ -154,15 +154,23 @@ class _Emitter:
         return found
 
     def _widest(self) -> str | None:
-        """The tensor stored through shared memory that takes most of it; the last of several."""
-        stored = [
-            (dtype.bits * form.width, key)
-            for store, target, key in self._written()
-            if self.kernel.values[store.value].op not in _STATES and not store.accumulate
-            for dtype, form in [(self._dtype(target), form_of(self.grid, target.dims))]
-            if self._uses_tma(key, dtype, form, False)
-        ]
-        return max(stored, key=lambda s: s[0])[1] if stored else None
+        """The tensor to move without shared memory next: what takes most of it, the first of several.
+
+        Stores go before loads, which the producer warp brings early, unless the loads alone are too many.
+        """
+        stored: list[tuple[float, str]] = []
+        loaded: list[tuple[float, str]] = []
+        for _, param in self._loads():
+            form, dtype = form_of(self.grid, param.dims), self._dtype(param)
+            if self._uses_tma(param.name, dtype, form, True):
+                loaded.append((dtype.bits * form.width, param.name))
+        for store, target, key in self._written():
+            form, dtype = form_of(self.grid, target.dims), self._dtype(target)
+            if self.kernel.values[store.value].op not in _STATES and self._uses_tma(key, dtype, form, False):
+                (loaded if store.accumulate else stored).append((dtype.bits * form.width, key))
+        first = loaded if cost(replace(self.need, store_bytes=0)) > BUDGET else stored
+        candidates = first or loaded or stored
+        return max(candidates, key=lambda s: s[0])[1] if candidates else None
 
     def _footprint(self) -> Footprint:
         loads = stores = reduces = 0.0
