@@ -17,7 +17,7 @@ SERIES = (
     ("quack_ms", "QuACK", "#e08a2e"),
     ("liger_ms", "Liger", "#7a9e5a"),
 )
-_LIMIT = 1.8  # longer bars are cut, and say so
+_LIMIT = 2.5  # longer bars are cut: an arrow says so
 
 
 def available() -> None:
@@ -27,7 +27,8 @@ def available() -> None:
 
 
 def bars(path: Path, rows: Sequence[Row], about: Mapping[str, Any]) -> None:
-    """A bar for each of a row's times relative to cuBLAS's, a panel for each group of rows.
+    """A bar for each of a row's times relative to cuBLAS's, a panel for each group of rows. Bars begin at 1: those of
+    what is slower go to the right.
 
     Raises:
         BackendError: matplotlib is not installed.
@@ -50,15 +51,18 @@ def bars(path: Path, rows: Sequence[Row], about: Mapping[str, Any]) -> None:
     for ax, (title, members) in zip(axes[0], groups.items(), strict=True):
         shown = [s for s in SERIES if any(r.ratio(s[0]) is not None for r in members)]
         width = 0.8 / len(shown)
+        low, high = 0.96, 1.1
         for i, (name, label, colour) in enumerate(shown):
             for place, row in enumerate(reversed(members)):
                 ratio = row.ratio(name)
                 if ratio is not None:
-                    at = place + 0.4 - width * (i + 0.5)
-                    ax.barh(at, min(ratio, _LIMIT), 0.9 * width, color=colour, label=label if place == 0 else None)
-                    ax.text(min(ratio, _LIMIT) + 0.005, at, f"{ratio:.3f}", va="center", fontsize=6)
+                    at, end = place + 0.4 - width * (i + 0.5), min(ratio, _LIMIT)
+                    ax.barh(at, end - 1, 0.9 * width, left=1, color=colour, label=label if place == 0 else None)
+                    text = f"{ratio:.3f}" + (" →" if ratio > _LIMIT else "")
+                    ax.text(max(end, 1.0), at, f" {text}", va="center", fontsize=6)
+                    low, high = min(low, end), max(high, end)
         ax.axvline(1, color="black", linewidth=0.8)
-        ax.set_xlim(0.8, _LIMIT + 0.12)
+        ax.set_xlim(low - 0.04, high + 0.14 * (high - low))
         ax.set_yticks(range(len(members)), [_title(r) for r in reversed(members)], fontsize=7)
         ax.set_title(title, fontsize=9)
         ax.set_xlabel("time / cuBLAS's plain product", fontsize=8)
@@ -87,9 +91,7 @@ def lines(path: Path, rows: Sequence[Row], about: Mapping[str, Any]) -> None:
     for kernel in dict.fromkeys(r.kernel for r in rows):
         members = sorted((r for r in rows if r.kernel == kernel and r.m), key=lambda r: r.m or 0)
         for name, label, style in (("ours_ms", kernel, "-o"), ("cublas_ms", None, "--")):
-            points = [
-                (r.m, 2 * r.m * r.n * r.k / t / 1e9) for r in members if (t := getattr(r, name)) and r.m and r.n and r.k
-            ]
+            points = [(r.m, rate) for r in members if (rate := _rate(r, name)) is not None]
             if points and (label is not None or kernel == rows[0].kernel):
                 ax.plot(*zip(*points, strict=True), style, markersize=3, label=label or "cuBLAS, the product alone")
     ax.set_xscale("log", base=2)
