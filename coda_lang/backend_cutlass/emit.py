@@ -38,9 +38,9 @@ from coda_lang.backend_cutlass.functor import Functor, Member, Table, Text, coun
 from coda_lang.backend_cutlass.naming import identifier, joined
 from coda_lang.backend_cutlass.parameters import Fields, block_text, extent_field, scalar_ctype
 from coda_lang.backend_cutlass.shapes import Form, form_of, forms, grid_of
-from coda_lang.errors import BackendError
-from coda_lang.ir.program import Kernel, Output, Param, Store
-from coda_lang.ir.types import BF16, F16, F32, Dim, DType
+from coda_lang.errors import ArgumentError, BackendError
+from coda_lang.ir.program import Kernel, Output, Param, Store, Value
+from coda_lang.ir.types import BF16, F16, F32, Dim, DType, Type
 from coda_lang.source import NOWHERE, Span
 
 TAP = "the accumulator"  # the tensor that it is stored to, if asked for; no name of a program has a space
@@ -84,8 +84,11 @@ def emit(
     `tap` adds a store of the f32 accumulator to a tensor named `TAP`.
 
     Raises:
+        ArgumentError: nothing is to be written.
         BackendError: the backend cannot do this: f8 operands, or a configuration that does not fit.
     """
+    if not kernel.stores and not (tap and kernel.product is not None):
+        raise ArgumentError(f"{kernel.name}: nothing is asked for: name some of its `outputs`")
     if kernel.kind == "reduce":
         return emit_reduce(kernel, dtypes)
     return _Emitter(kernel, dtypes, config, direct, tap).emit()
@@ -102,6 +105,8 @@ class _Emitter:
     def __init__(
         self, kernel: Kernel, dtypes: Mapping[str, DType], config: Config | None, direct: frozenset[str], tap: bool
     ) -> None:
+        if tap:
+            kernel = _with_accumulator(kernel)
         self.kernel, self.dtypes, self.direct, self.tap = kernel, dtypes, direct, tap
         self.spilled: set[str] = set()  # tensors that would go by TMA, were there room for so many
         self.grid = grid_of(kernel)
@@ -361,7 +366,7 @@ class _Emitter:
             inputs[i] = joined("in", param.name)
             loads.append(self._load_node(param.name, param, kernel.values[i].span))
         accumulator = next((i for i, v in enumerate(kernel.values) if v.op == "acc"), None)
-        if product is not None and (accumulator is not None or self.tap):
+        if product is not None and accumulator is not None:
             loads.append(
                 Node(
                     "Accumulator",
@@ -386,7 +391,7 @@ class _Emitter:
                 loads.append(self._load_node(target.name, target, store.span))
             stores.append(self._store_node(store, target, key, old))
         stores += self._reduction_nodes()
-        if self.tap and product is not None:
+        if self.tap and accumulator is not None:
             stores.append(self._tap_node(accumulator))
         return self._unit(functor, loads, stores)
 
@@ -404,8 +409,7 @@ class _Emitter:
             self.block.add(side, "TensorMap", TensorMap(name, box, 128))
         self.block.add("extent_k", "int32_t", Extent(product.contracted))
 
-    def _tap_node(self, accumulator: int | None) -> Node:
-        assert accumulator is not None, "the accumulator is kept by every pass"
+    def _tap_node(self, accumulator: int) -> Node:
         member = self._member(accumulator, Form(True, 2))
         form = Form(True, 2)
         return Node(
@@ -596,6 +600,16 @@ class _Emitter:
             "                    {tree_params(block)});"
         )
         text.add("}")
+
+
+def _with_accumulator(kernel: Kernel) -> Kernel:
+    """The kernel with its accumulator among the values, although no output may need it."""
+    if kernel.product is None or any(v.op == "acc" for v in kernel.values):
+        return kernel
+    assert kernel.rows is not None
+    assert kernel.cols is not None
+    accumulator = Value("acc", (), None, Type(F32, (kernel.rows, kernel.cols)), kernel.product.span)
+    return replace(kernel, values=(*kernel.values, accumulator))
 
 
 def _bool(x: bool) -> str:
