@@ -60,16 +60,18 @@ def compare(
 
 def _compared(analysis: Analysis, name: str, got: Array) -> Compared:
     reference = analysis.output(name)
+    want, bound = reference.value, reference.error
     with np.errstate(all="ignore"):
-        have, want = got.astype(np.float64), reference.value.astype(np.float64)
-        bound = np.broadcast_to(reference.error.astype(np.float64), want.shape)
+        # Integers are equal or not: an i64 need not fit f64.
+        same = (got == want) if want.dtype.kind in "biu" else np.asarray(got.astype(np.float64) == want)
+        have, want = got.astype(np.float64), want.astype(np.float64)
+        same = same | (np.isnan(have) & np.isnan(want))
         error = np.abs(have - want)
-        same = (have == want) | (np.isnan(have) & np.isnan(want))
-        # A bound that is not a number says that the analysis itself overflowed there: nothing is claimed.
         limit = _LARGEST.get(_type_name(got), np.inf)
         overflow = np.isinf(have) & (np.abs(want) + bound >= limit) & (np.sign(have) == np.sign(want))
-        fine = same | (error <= bound) | overflow | np.isnan(bound) | np.isinf(bound)
-        error = np.where(same | overflow | ~np.isfinite(bound), 0.0, error)
+        unknown = np.isinf(bound)  # nothing is claimed
+        fine = same | unknown | overflow | ((error <= bound) & (bound > 0))
+        error = np.where(same | overflow | unknown, 0.0, error)
         share = np.where(error == 0, 0.0, error / np.maximum(bound, 1e-300))
     if not got.size:
         return Compared(name, 0.0, 0.0, 0.0, 0, 0, None)
