@@ -41,6 +41,7 @@ class BlockProgram(Runnable[Block]):
 
     def interpret(
         self,
+        /,
         *positional: Any,
         tile: tuple[int, int] = DEFAULT_TILE,
         exact: bool = False,
@@ -64,17 +65,17 @@ class BlockProgram(Runnable[Block]):
             check_domains(call)
         return Result(self.on_host(call, checked_tile(self.name, tile), exact, progress))
 
-    def out_shapes(self, *, outputs: Any = None, **arguments: Any) -> dict[str, Shape]:
+    def out_shapes(self, /, *, outputs: Any = None, **arguments: Any) -> dict[str, Shape]:
         """Shape and element type of each output of such a call, for preallocating; nothing is computed."""
         call = self.caller.call(arguments, outputs, None)
         return {o.name: Shape(call.binding.shape(o), call.binding.dtype(o).name) for o in call.kernel.outputs}
 
-    def memory(self, *, outputs: Any = None, tile: tuple[int, int] = DEFAULT_TILE, **arguments: Any) -> arena.Arena:
+    def memory(self, /, *, outputs: Any = None, tile: tuple[int, int] = DEFAULT_TILE, **arguments: Any) -> arena.Arena:
         """The temporaries of such a call: bytes of the allocation, the most that live at once, and their sum."""
         call = self.caller.call(arguments, outputs, None)
         return arena.plan(self._expand(call, tile))
 
-    def plan(self, *, outputs: Any = None, out: Any = None, **arguments: Any) -> PlannedBlock:
+    def plan(self, /, *, outputs: Any = None, out: Any = None, **arguments: Any) -> PlannedBlock:
         """Prepare a call on CUDA arrays: the result launches every kernel again, without allocating or waiting."""
         call = self.caller.call(arguments, outputs, out)
         if call.device is None:
