@@ -6,6 +6,8 @@ import sys
 import time
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -47,12 +49,13 @@ class _Built:
 class Planned:
     """A prepared call. Calling it launches; ``outputs`` maps names to the arrays that each run writes."""
 
-    def __init__(self, plan: Plan, outputs: dict[str, Any], config: Config | None, built: _Built) -> None:
+    def __init__(self, plan: Plan, call: Call[Kernel], config: Config | None, built: _Built) -> None:
+        """`call.out` has every output's array."""
         self._plan = plan
+        self._call = call
         self._built = built
-        self.outputs = outputs
         self.config = config
-        self.bind = plan.bind
+        self.outputs = _results(call)
 
     @property
     def tile(self) -> tuple[int, int] | None:
@@ -71,7 +74,34 @@ class Planned:
 
     def __call__(self) -> dict[str, Any]:
         self._plan()
+        if self._plan.empty:
+            _fill_by_interpreter(self._call, self.tile)
         return self.outputs
+
+    def bind(self, tensors: Mapping[str, Any]) -> None:
+        """Points the plan at other arrays, each of the same shape, strides, type and device as the one it replaces.
+
+        An output that has an input's name is marked: ``x'``.
+
+        Raises:
+            ArgumentError: an unknown name, an array that differs or is read-only though the kernel writes it, or one
+                that shares memory with another as the arrays of a call may not; the plan stays as it was.
+        """
+        call, known = self._call, self._plan.views
+        views = {n: arrays.view(x, n, known[n].dtype if n in known else None) for n, x in tensors.items()}
+        keys = _output_keys(call.kernel)
+        moved = replace(
+            call,
+            tensors={n: views.get(n, v) for n, v in call.tensors.items()},
+            out={n: views.get(keys[n], v) for n, v in call.out.items()},
+        )
+        for name in {*keys.values(), *(p.name for p in call.kernel.params if p.inout)} & views.keys():
+            if views[name].readonly:
+                raise ArgumentError(f"{call.kernel.name}: `{name}` is read-only, and the kernel writes it")
+        if not _apart([*moved.tensors.values(), *moved.out.values()]):
+            aliased(moved)
+        self._plan.bind(views)
+        self._call, self.outputs = moved, _results(moved)
 
 
 class GpuProgram:
@@ -107,15 +137,9 @@ class GpuProgram:
         if cut is not None:
             raise ArgumentError(f"{self.name}: {cut}")
         call.check_out(tile)
-        outputs = self._outputs(call, tile)
-        names = frozenset(p.name for p in call.kernel.params)
-        keys = {o.name: output_key(names, o.name) for o in call.kernel.outputs}
-        tensors: dict[str, Any] = dict(call.tensors)
-        views = {
-            o.name: call.out.get(o.name) or arrays.view(outputs[o.name], o.name, call.binding.dtype(o).name)
-            for o in call.kernel.outputs
-        }
-        tensors |= {keys[n]: v for n, v in views.items()}
+        call = replace(call, out=self._outputs(call, tile))
+        keys = _output_keys(call.kernel)
+        tensors: dict[str, Any] = {**call.tensors, **{keys[n]: v for n, v in call.out.items()}}
         written = set(keys.values())
         if tap is not None:
             tensors[TAP] = tap
@@ -126,10 +150,7 @@ class GpuProgram:
             return call.binding.length(dim, tile)
 
         plan = built.launchable.plan(tensors, call.scalars, length, written, inout)
-        results = {n: call.tensors[n].owner if n in inout else outputs[n] for n in call.order}
-        if plan.empty and any(np.prod(np.shape(x)) for x in outputs.values()):
-            self._fill_by_interpreter(call, views, tile)
-        return Planned(plan, results, chosen, built)
+        return Planned(plan, call, chosen, built)
 
     def tile(self, call: Call[Kernel], config: Any = None) -> tuple[int, int]:
         """The tile that such a call would run with; it fixes the extent of partials."""
@@ -242,32 +263,18 @@ class GpuProgram:
         cubin = compile_kernel(emitted, arch, origin=origin, progress=tell)
         return replace(cubin, report=replace(cubin.report, emit_seconds=emit_seconds))
 
-    def _outputs(self, call: Call[Kernel], tile: tuple[int, int] | None) -> dict[str, Any]:
+    def _outputs(self, call: Call[Kernel], tile: tuple[int, int] | None) -> dict[str, ArrayView]:
         """The caller's arrays, or new ones of the library that the arguments come from."""
         assert call.device is not None
         library = arrays.library(arrays.cuda_library(call.tensors.values()))
         made = {}
         for o in call.kernel.outputs:
             if o.name in call.out:
-                made[o.name] = call.out[o.name].owner
+                made[o.name] = call.out[o.name]
             else:
                 shape, dtype = call.binding.shape(o, tile), call.binding.dtype(o).name
-                made[o.name] = library.empty(shape, dtype, call.device)
+                made[o.name] = arrays.view(library.empty(shape, dtype, call.device), o.name, dtype)
         return made
-
-    def _fill_by_interpreter(
-        self, call: Call[Kernel], outputs: dict[str, ArrayView], tile: tuple[int, int] | None
-    ) -> None:
-        """Outputs that do not vary along an empty axis have values although no tile computes them."""
-        host = {n: arrays.to_numpy(v, n) for n, v in call.tensors.items()}
-        host |= {n: np.asarray(x) for n, x in call.scalars.items()}
-        results = {n: arrays.to_numpy(x, n) for n, x in outputs.items()}
-        interpret(call.kernel, call.binding, host, results, tile=tile or DEFAULT_TILE)
-        for n, view in outputs.items():
-            x = results[n]
-            if x.size and view.device is not None:
-                source: Any = arrays.to_torch(x) if view.library == "torch" else arrays.to_device(x, view.device, n)
-                arrays.library(view.library).copy(view.owner, source, view.device)
 
     # -- compiling without a call --
 
@@ -350,6 +357,45 @@ class GpuProgram:
 def _form(call: Call[Kernel], config: Config | None, tap: bool) -> tuple[Any, ...]:
     """What decides on the machine code of a call."""
     return id(call.kernel), _types(call.binding.dtypes), config, _direct(call), tap
+
+
+def _output_keys(kernel: Kernel) -> dict[str, str]:
+    """The names of the outputs' tensors, by output."""
+    names = frozenset(p.name for p in kernel.params)
+    return {o.name: output_key(names, o.name) for o in kernel.outputs}
+
+
+def _results(call: Call[Kernel]) -> dict[str, Any]:
+    """The arrays that a run writes, as a call returns them."""
+    return {n: (call.out[n] if n in call.out else call.tensors[n]).owner for n in call.order}
+
+
+def _apart(views: Iterable[ArrayView]) -> bool:
+    """Whether the arrays lie one after the other in memory: quick to see, and usual."""
+    spans = []
+    for v in views:
+        reach = [(n - 1) * s for n, s in zip(v.shape, v.strides, strict=True)]
+        low, high = sum(r for r in reach if r < 0), sum(r for r in reach if r > 0)
+        item = ITEM_BYTES[v.dtype]
+        spans.append((v.pointer + low * item, v.pointer + (high + 1) * item))
+    spans.sort()
+    return all(end <= start for (_, end), (start, _) in pairwise(spans))
+
+
+def _fill_by_interpreter(call: Call[Kernel], tile: tuple[int, int] | None) -> None:
+    """What does not vary along an empty axis has values although no tile computes them."""
+    written = call.out | {p.name: call.tensors[p.name] for p in call.kernel.params if p.inout}
+    if not any(prod(view.shape) for view in written.values()):
+        return
+    host = {n: arrays.to_numpy(v, n) for n, v in call.tensors.items()}
+    host |= {n: np.asarray(x) for n, x in call.scalars.items()}
+    results = {n: arrays.to_numpy(v, n) for n, v in call.out.items()}
+    interpret(call.kernel, call.binding, host, results, tile=tile or DEFAULT_TILE)
+    for n, view in written.items():
+        x = results[n] if n in results else host[n]
+        if x.size and view.device is not None:
+            source: Any = arrays.to_torch(x) if view.library == "torch" else arrays.to_device(x, view.device, n)
+            arrays.library(view.library).copy(view.owner, source, view.device)
 
 
 def _direct(call: Call[Kernel]) -> frozenset[str]:
