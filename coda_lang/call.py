@@ -13,12 +13,13 @@ from coda_lang import arrays
 from coda_lang import binding as bindings
 from coda_lang.arrays import ArrayView
 from coda_lang.binding import Binding, Shape
-from coda_lang.domains import inside, show_domain
+from coda_lang.domains import inside
 from coda_lang.errors import ArgumentError, did_you_mean
 from coda_lang.ir import passes, prune
 from coda_lang.ir.axes import Grid
 from coda_lang.ir.numerics import STORAGE, to_storage
 from coda_lang.ir.program import Block, Definition, Kernel, Number, Output, Param
+from coda_lang.ir.show import show_domain
 from coda_lang.ir.types import DTYPES, DType
 
 D = TypeVar("D", bound=Definition)

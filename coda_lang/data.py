@@ -16,11 +16,12 @@ from typing import Any
 import numpy as np
 
 from coda_lang.binding import Binding, Shape, check_splits
-from coda_lang.domains import bound_value, inside, show_domain
+from coda_lang.domains import bound_value, inside
 from coda_lang.errors import ArgumentError, did_you_mean
 from coda_lang.ir.axes import head_parts
 from coda_lang.ir.numerics import STORAGE, Array, from_storage, to_storage
 from coda_lang.ir.program import Block, Bound, Definition, Domain, Kernel, Param, Split
+from coda_lang.ir.show import show_domain
 from coda_lang.ir.types import DTYPES, Dim, DType
 
 ROWS, COLS, CONTRACTED, OTHER, HEAD = 256, 512, 128, 128, 64

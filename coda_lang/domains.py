@@ -1,4 +1,4 @@
-"""What an input's elements may be: `rstd: f32[M] > 0`, `target: I[M] in 0..N or ignore_index`."""
+"""Whether elements are what their input says they may be: `rstd: f32[M] > 0`, `target: I[M] in 0..N or ignore_index`."""
 
 from __future__ import annotations
 
@@ -29,20 +29,3 @@ def inside(domain: Domain, x: Array, binding: Binding, scalars: Mapping[str, Any
     if domain.other is not None and domain.other in scalars:
         ok |= x == scalars[domain.other]
     return ok
-
-
-def show_domain(domain: Domain) -> str:
-    """A domain as it is written."""
-    if domain.low is not None and domain.high is not None:
-        other = f" or {domain.other}" if domain.other else ""
-        return f"in {_side(domain.low)}..{_side(domain.high)}{other}"
-    if domain.low is not None:
-        return f"{'>' if domain.low_strict else '>='} {_side(domain.low)}"
-    assert domain.high is not None
-    return f"{'<' if domain.high_strict else '<='} {_side(domain.high)}"
-
-
-def _side(bound: Bound) -> str:
-    if bound.dim is None:
-        return f"{bound.offset:g}" if isinstance(bound.offset, float) else str(bound.offset)
-    return f"{bound.dim}" + (f" + {bound.offset}" if bound.offset else "")

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from coda_lang.domains import show_domain
 from coda_lang.ir.axes import Grid
 from coda_lang.ir.ops import CLASSES, OPS
-from coda_lang.ir.program import Attr, Block, Definition, Kernel, Output, Param, Scalar, Value
+from coda_lang.ir.program import Attr, Block, Bound, Definition, Domain, Kernel, Output, Param, Scalar, Value
 from coda_lang.ir.types import Dim, DType
 
 
@@ -133,3 +132,20 @@ def _class(kernel: Kernel, v: Value) -> int:
     if v.op == "load":
         return 0
     return OPS[v.op].cls
+
+
+def show_domain(domain: Domain) -> str:
+    """A domain as it is written."""
+    if domain.low is not None and domain.high is not None:
+        other = f" or {domain.other}" if domain.other else ""
+        return f"in {_side(domain.low)}..{_side(domain.high)}{other}"
+    if domain.low is not None:
+        return f"{'>' if domain.low_strict else '>='} {_side(domain.low)}"
+    assert domain.high is not None
+    return f"{'<' if domain.high_strict else '<='} {_side(domain.high)}"
+
+
+def _side(bound: Bound) -> str:
+    if bound.dim is None:
+        return f"{bound.offset:g}" if isinstance(bound.offset, float) else str(bound.offset)
+    return f"{bound.dim}" + (f" + {bound.offset}" if bound.offset else "")
