@@ -1,4 +1,4 @@
-"""Whether elements are what their input says they may be: `rstd: f32[M] > 0`, `target: I[M] in 0..N or ignore_index`."""
+"""Whether elements are what their input says: `rstd: f32[M] > 0`, `target: I[M] in 0..N or ignore_index`."""
 
 from __future__ import annotations
 
