@@ -78,10 +78,16 @@ def _inside(config: Config, problem: Problem, all_walks: bool) -> Iterator[Confi
         if found is not None:
             yield Rejected(str(tried), tried, *found, _WALKS)
             continue
-        yield from (replace(tried, raster=raster, swizzle=swizzle) for raster, swizzle in walks)
+        yield from (_walking(tried, raster, swizzle) for raster, swizzle in walks)
         if left_out:
             name = str(tried)
             yield from (Rejected(f"{name},{r.what}", tried, r.kind, r.reason, r.count) for r in left_out)
+
+
+def _walking(c: Config, raster: Literal["n", "m"], swizzle: int) -> Config:
+    """As `replace` does, in half the time: there are thousands."""
+    head = (c.tile_m, c.tile_n, c.cluster_m, c.cluster_n, c.schedule, c.stages)
+    return Config(*head, swizzle, raster, c.epilogue_n, c.store_stages, c.load_stages, c.rolled)
 
 
 def _tile_reason(config: Config, problem: Problem) -> tuple[str, str] | None:
