@@ -7,12 +7,12 @@ import time
 from collections.abc import Sequence
 
 from coda_lang.backend_cutlass import elf
-from coda_lang.backend_cutlass.cache import Cache, Entry
+from coda_lang.backend_cutlass.cache import Cache, Kept
+from coda_lang.backend_cutlass.entries import Entry
 from coda_lang.backend_cutlass.naming import of_entry
 from coda_lang.cli import units
 from coda_lang.cli.table import Column, table
-from coda_lang.tuning.store import Entry as TunedEntry
-from coda_lang.tuning.store import TunedStore
+from coda_lang.tuning.store import Tuned, TunedStore
 
 
 def run(options: argparse.Namespace) -> int:
@@ -37,7 +37,7 @@ def run(options: argparse.Namespace) -> int:
                 _kernel(cache, e),
                 units.size(e.size),
                 units.age(now - e.modified),
-                str(e.info.get("arch", "?")),
+                str(e.value[0].get("arch", "?")),
                 e.key[:16],
             ]
             for e in entries
@@ -57,20 +57,20 @@ def _all(kernels: int, schedules: int) -> str:
     return f"{text} and {schedules} tuned schedule{'' if schedules == 1 else 's'}" if schedules else text
 
 
-def _tuned(entries: Sequence[TunedEntry]) -> str:
+def _tuned(entries: Sequence[Entry[Tuned]]) -> str:
     columns = [Column("tuned"), Column("types"), Column("up to"), Column("schedule"), Column("/ default", right=True)]
     columns += [Column("age", right=True), Column("GPU")]
     now = time.time()
     rows = []
     for e in entries:
-        t = e.tuned
+        t = e.value
         types, bucket = " ".join(t.dtypes.values()) or "–", "×".join(map(str, t.bucket))
         ratio = f"{t.interval[0]:.3f}"
         rows.append([t.program, types, bucket, t.config, ratio, units.age(now - e.modified), t.gpu])
     return table(columns, rows)
 
 
-def _kernel(cache: Cache, entry: Entry) -> str:
+def _kernel(cache: Cache, entry: Entry[Kept]) -> str:
     """The kernel's name: the cubin has it, as that of its one function."""
     found = cache.get(entry.key)
     try:

@@ -1,22 +1,18 @@
 """Tuned schedules on disk, beside the compiled kernels.
 
-An entry is one file, named by its key: JSON with a checksum. Writers rename private files into place, so processes
-that tune at once leave the entry of the last, whole; a damaged one is removed when it is read, and its calls get the
-default.
+An entry is JSON with a checksum. Processes that tune at once leave the entry of the last, whole; the calls of a damaged
+one get the default.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from coda_lang.backend_cutlass.cache import Cache
-from coda_lang.backend_cutlass.files import TEMPORARY, write_atomically
+from coda_lang.backend_cutlass.entries import Entries
 
 _FOLDER = "tuned-v1"
 _SUFFIX = ".tuned"
@@ -49,78 +45,11 @@ class Tuned:
     versions: dict[str, str]
 
 
-@dataclass(frozen=True)
-class Entry:
-    """One tuned schedule, for ``coda-run cache show``."""
-
-    key: str
-    path: Path
-    size: int  # of the file
-    modified: float  # seconds since the epoch
-    tuned: Tuned
-
-
-class TunedStore:
-    """The entries below a cache's folder."""
+class TunedStore(Entries[Tuned]):
+    """The tuned schedules below a cache's folder."""
 
     def __init__(self, cache: Cache | None = None) -> None:
-        self._folder = (Cache() if cache is None else cache).root / _FOLDER
-
-    def path(self, key: str) -> Path:
-        return self._folder / key[:2] / (key + _SUFFIX)
-
-    def get(self, key: str) -> Tuned | None:
-        """The entry of that key; None if there is none, or it was damaged (and is now gone)."""
-        path = self.path(key)
-        try:
-            data = path.read_bytes()
-        except OSError:
-            return None
-        found = _decode(key, data)
-        if found is None:
-            with contextlib.suppress(OSError):
-                path.unlink()
-        return found
-
-    def put(self, key: str, tuned: Tuned) -> Path:
-        """Writes an entry.
-
-        Raises:
-            OSError: the folder cannot be written.
-        """
-        path = self.path(key)
-        write_atomically(path, _encode(key, tuned))
-        return path
-
-    def show(self) -> list[Entry]:
-        """All sound entries, newest first."""
-        found = []
-        for path in self._files():
-            key = path.name.removesuffix(_SUFFIX)
-            try:
-                stat, tuned = path.stat(), _decode(key, path.read_bytes())
-            except OSError:
-                continue  # removed meanwhile
-            if tuned is not None:
-                found.append(Entry(key, path, stat.st_size, stat.st_mtime, tuned))
-        return sorted(found, key=lambda e: -e.modified)
-
-    def clear(self) -> tuple[int, int]:
-        """Removes the entries, and what killed writers left; how many entries that were, and all bytes freed."""
-        entries = freed = 0
-        for path in self._files(unfinished=True):
-            with contextlib.suppress(OSError):
-                size = path.stat().st_size
-                path.unlink()
-                freed += size
-                entries += path.name.endswith(_SUFFIX)
-        return entries, freed
-
-    def _files(self, *, unfinished: bool = False) -> Iterator[Path]:
-        for folder in sorted(self._folder.iterdir()) if self._folder.is_dir() else ():
-            for path in sorted(folder.iterdir()) if folder.is_dir() else ():
-                if path.name.endswith(_SUFFIX) or (unfinished and path.name.startswith(TEMPORARY)):
-                    yield path
+        super().__init__((Cache() if cache is None else cache).root / _FOLDER, _SUFFIX, _encode, _decode)
 
 
 def _encode(key: str, tuned: Tuned) -> bytes:

@@ -67,7 +67,7 @@ def test_show_and_clear(store: Cache) -> None:
     store.path(keys[0]).with_name("notes.txt").write_text("not ours")
     shown = store.show()
     assert [e.key for e in shown] == keys[::-1]
-    assert [e.info["n"] for e in shown] == [2, 1, 0]
+    assert [e.value[0]["n"] for e in shown] == [2, 1, 0]
     assert all(e.size == e.path.stat().st_size for e in shown)
     count, freed = store.clear()
     assert count == 3

@@ -206,7 +206,7 @@ def test_what_the_entry_says(fake: FakeGpu, linear: coda.Program, arguments: Arg
     fake.ms = favour(BEST)
     found = tuned(linear, arguments(), budget=16)
     (entry,) = TunedStore().show()
-    kept = entry.tuned
+    kept = entry.value
     assert entry.path == found.saved
     assert (kept.program, kept.dtypes, kept.outputs, kept.gpu) == ("linear", {"T": "bf16"}, ["d"], "Standing GPU")
     assert kept.inputs == ["a", "b"]
@@ -225,7 +225,7 @@ def test_random_arguments(fake: FakeGpu, linear: coda.Program) -> None:
     found = tune(linear, sizes={"M": 300, "N": 264, "K": 40}, dtypes={"T": "f16"}, inputs=["c"], budget=6, workers=1)
     assert found.shape == (300, 264, 40)
     assert not [t for t in found.tried if t.ms is None]
-    assert TunedStore().show()[0].tuned.inputs == ["a", "b", "c"]
+    assert TunedStore().show()[0].value.inputs == ["a", "b", "c"]
 
 
 def test_not_saved(fake: FakeGpu, linear: coda.Program, arguments: Arguments, monkeypatch: pytest.MonkeyPatch) -> None:

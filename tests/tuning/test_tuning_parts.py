@@ -137,7 +137,7 @@ def test_the_store(tmp_path: Path) -> None:
     assert store.get("a" * 64) == TUNED
     assert store.get("b" * 64) is None
     store.put("c" * 64, replace(TUNED, program="other"))
-    assert {e.tuned.program for e in store.show()} == {"linear", "other"}
+    assert {e.value.program for e in store.show()} == {"linear", "other"}
     (path.parent / ".tmp-left").write_text("half")
     assert store.clear()[0] == 2
     assert not list(tmp_path.rglob("*.tuned"))
