@@ -156,6 +156,23 @@ class Runnable(ABC, Generic[D]):
             return Result(self.on_gpu(call))
         return in_library(call, self.on_host(call, DEFAULT_TILE))
 
+    def host_call(
+        self,
+        positional: tuple[Any, ...],
+        arguments: Mapping[str, Any],
+        outputs: Any,
+        out: Any,
+        check: bool,
+        acc: Any = None,
+    ) -> Call[D]:
+        """A call whose arrays are brought to the host."""
+        self._refuse_positional(positional)
+        host = {n: _to_host(x, f"{self.name}: `{n}`") for n, x in arguments.items()}
+        call = self.caller.call(host, outputs, out, acc)
+        if check:
+            check_domains(call)
+        return call
+
     @abstractmethod
     def on_host(self, call: Call[D], tile: tuple[int, int]) -> dict[str, Array]:
         """The interpreter on a call whose arrays lie on the host."""
@@ -195,11 +212,7 @@ class Program(Runnable[Kernel]):
 
         An `inout` input that lies on a GPU is not changed; the result holds its new value.
         """
-        self._refuse_positional(positional)
-        host = {n: to_host(x, f"{self.name}: `{n}`") for n, x in arguments.items()}
-        call = self.caller.call(host, outputs, out, acc)
-        if check:
-            check_domains(call)
+        call = self.host_call(positional, arguments, outputs, out, check, acc)
         tap = None if acc is None else self._accumulator(call, acc)
         return Result(self.on_host(call, checked_tile(self.name, tile), exact, tap, progress))
 
@@ -333,7 +346,7 @@ def _is_inout(call: Call[D], name: str) -> bool:
     return any(p.name == name and p.inout for p in call.kernel.params)
 
 
-def to_host(x: Any, name: str) -> Any:
+def _to_host(x: Any, name: str) -> Any:
     """A device array as NumPy; anything else as it is."""
     if isinstance(x, np.ndarray) or not hasattr(x, "__dlpack_device__"):
         return x

@@ -32,7 +32,7 @@ class Entry(Generic[T]):
 
 @dataclass(frozen=True)
 class Entries(Generic[T]):
-    """The entries below a folder whose files end in `suffix`; `decode` gives None for what is damaged."""
+    """The entries below a folder, in files that end in `suffix`; `decode` gives None for a damaged one."""
 
     folder: Path
     suffix: str

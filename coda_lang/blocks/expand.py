@@ -117,8 +117,18 @@ def expand(
     """
     tensors = {n: made.whole(i) for n, i in made.inputs.items()}
     outputs = {n: made.whole(i) for n, i in made.outputs.items()}
-    _Expander(made, specialised, tile).block(block, binding, tensors, dict(scalars), outputs)
+    _Expander(made, specialised, tile).block(block, _Frame(binding, scalars, tensors, outputs))
     return made
+
+
+@dataclass(frozen=True)
+class _Frame:
+    """What one call of a block, or one piece of it, knows: its lengths, its numbers, and its arrays by name."""
+
+    binding: Binding
+    scalars: Mapping[str, Number]
+    tensors: Mapping[str, Piece]
+    outputs: Mapping[str, Piece]
 
 
 @dataclass
@@ -127,56 +137,38 @@ class _Expander:
     specialised: Specialised
     tile: TileOf
 
-    def block(
-        self,
-        block: Block,
-        binding: Binding,
-        tensors: dict[str, Piece],
-        scalars: dict[str, Number],
-        outputs: dict[str, Piece],
-    ) -> None:
+    def block(self, block: Block, frame: _Frame) -> None:
         """All steps, or those of each piece in turn."""
         if block.by is None:
-            self._steps(block, binding, tensors, scalars, outputs)
+            self._steps(block, frame)
             return
         axis, size = block.by
-        length = binding.extents[axis]
+        length = frame.binding.extents[axis]
         targets: list[Param | Output] = [*block.params, *block.outputs]
         cut = {t.name for t in targets if t.dims and t.dims[0].axis == axis}
         for first in range(0, length, size):
             last = min(first + size, length)
-            part = replace(binding, extents={**binding.extents, axis: last - first})
-            own = {n: p.rows(first, last) if n in cut else p for n, p in tensors.items()}
-            results = {n: p.rows(first, last) if n in cut else p for n, p in outputs.items()}
-            self._steps(block, part, own, scalars, results)
 
-    def _steps(
-        self,
-        block: Block,
-        binding: Binding,
-        tensors: dict[str, Piece],
-        scalars: dict[str, Number],
-        outputs: dict[str, Piece],
-    ) -> None:
-        known = dict(tensors)
-        stored = {t: outputs[o] for o, t in block.stores}
+            def part(pieces: Mapping[str, Piece], rows: tuple[int, int] = (first, last)) -> dict[str, Piece]:
+                return {n: p.rows(*rows) if n in cut else p for n, p in pieces.items()}
+
+            binding = replace(frame.binding, extents={**frame.binding.extents, axis: last - first})
+            self._steps(block, _Frame(binding, frame.scalars, part(frame.tensors), part(frame.outputs)))
+
+    def _steps(self, block: Block, frame: _Frame) -> None:
+        known = dict(frame.tensors)
+        stored = {t: frame.outputs[o] for o, t in block.stores}
         for step in block.steps:
             try:
-                known |= self._step(step, binding, known, scalars, stored)
+                known |= self._step(step, replace(frame, tensors=known), stored)
             except ArgumentError as error:
                 raise ArgumentError(f"{block.name} ({step.span}): {error}") from None
 
-    def _step(
-        self,
-        step: Step,
-        binding: Binding,
-        known: Mapping[str, Piece],
-        scalars: Mapping[str, Number],
-        stored: Mapping[str, Piece],
-    ) -> dict[str, Piece]:
+    def _step(self, step: Step, frame: _Frame, stored: Mapping[str, Piece]) -> dict[str, Piece]:
         """Adds one step's launches; its results by name."""
-        tensors = {p: known[t] for p, t in step.tensors}
-        numbers = {n: _fitting(evaluate(x, binding, scalars), step.callee.param(n).dtype) for n, x in step.scalars}
+        binding, callee = frame.binding, step.callee
+        tensors = {p: frame.tensors[t] for p, t in step.tensors}
+        numbers = {n: _fitting(evaluate(x, binding, frame.scalars), callee.param(n).dtype) for n, x in step.scalars}
         axes = {n: binding.length(d) for n, d in step.axes}
         shapes = {n: Shape(p.shape, p.dtype) for n, p in tensors.items()}
         asked = frozenset(o for o, _ in step.results)
@@ -189,7 +181,7 @@ class _Expander:
                 o.name: self._result(names[o.name], stored, inner.shape(o), inner.dtype(o)) for o in callee.outputs
             }
             defaults = {p.name: p.default for p in callee.params if p.host and p.default is not None}
-            self.block(callee, inner, tensors, {**defaults, **numbers}, results)
+            self.block(callee, _Frame(inner, {**defaults, **numbers}, tensors, results))
         else:
             form = self.specialised(step.callee, passed, asked)
             inner = bind(form, shapes, axes)

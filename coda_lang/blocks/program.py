@@ -10,13 +10,13 @@ from coda_lang import arrays
 from coda_lang.binding import Shape
 from coda_lang.blocks import arena
 from coda_lang.blocks.expand import Expansion, Launch, Piece, Tile, TileOf, begin, expand
-from coda_lang.call import Call, aliased, check_domains
+from coda_lang.call import Call, aliased
 from coda_lang.errors import ArgumentError
 from coda_lang.interp import DEFAULT_TILE
 from coda_lang.interp.run import Progress
 from coda_lang.ir.numerics import STORAGE, Array
 from coda_lang.ir.program import Block, Kernel
-from coda_lang.program import Program, Result, Runnable, checked_tile, to_host
+from coda_lang.program import Program, Result, Runnable, checked_tile
 
 if TYPE_CHECKING:
     from coda_lang.backend_cutlass.block import GpuBlock, PlannedBlock
@@ -58,11 +58,7 @@ class BlockProgram(Runnable[Block]):
             exact: evaluate in f64 within each step, rounding at its stores only.
             progress: called with the launches done and their number.
         """
-        self._refuse_positional(positional)
-        host = {n: to_host(x, f"{self.name}: `{n}`") for n, x in arguments.items()}
-        call = self.caller.call(host, outputs, out)
-        if check:
-            check_domains(call)
+        call = self.host_call(positional, arguments, outputs, out, check)
         return Result(self.on_host(call, checked_tile(self.name, tile), exact, progress))
 
     def out_shapes(self, /, *, outputs: Any = None, **arguments: Any) -> dict[str, Shape]:
