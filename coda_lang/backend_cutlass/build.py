@@ -47,7 +47,7 @@ def compile_kernel(
     """Compiles a generated kernel, or takes it from the cache. Needs no GPU.
 
     `origin` is the text that `emitted.lines` points into, for messages; `progress` is told each slow step when it
-    starts; `cache` is the default one unless given.
+    starts, and that it goes on; `cache` is the default one unless given. An interrupt ends the compile.
 
     Raises:
         BackendError: unsupported architecture, missing toolchain, or the source does not compile (then the source
@@ -65,12 +65,16 @@ def compile_kernel(
     if known is not None:
         return Cubin(known[0], emitted.entry, arch, key, known[1])
 
+    def waiting(seconds: int) -> None:
+        if progress is not None:
+            progress(f"still compiling {of_entry(emitted.entry)} after {seconds} s")
+
     if progress is not None:
         progress(f"compiling {of_entry(emitted.entry)} for {arch}")
     compiler = nvrtc.load(tools)
     includes = [f"-I{folder}" for folder in tools.includes]
     try:
-        raw, log = compiler.compile(emitted.source, (f"--gpu-architecture={arch}", *OPTIONS, *includes))
+        raw, log = compiler.compile(emitted.source, (f"--gpu-architecture={arch}", *OPTIONS, *includes), waiting)
     except nvrtc.CompileError as failure:
         raise _failed(emitted, failure.log, origin, store, key) from None
     try:
