@@ -13,8 +13,6 @@ from coda_lang.ir.numerics import Array
 from coda_lang.ir.ops import OPS
 from coda_lang.ir.program import Kernel
 
-# Their results depend on the order of a sum, or are rounded more than once.
-_INEXACT = frozenset({"tile_sum", "segment_sum", "tile_logsumexp", "tile_welford", "reduce_sum"})
 _LARGEST = {"f32": 3.4028234663852886e38, "f16": 65504.0, "bf16": 3.3895313892515355e38}
 
 
@@ -93,7 +91,7 @@ def bit_equal_outputs(kernel: Kernel) -> set[str]:
     exact: list[bool] = []
     for value in kernel.values:
         row = OPS[value.op]
-        own = row.gpu_ulp == 0 and row.gpu_abs == 0 and value.op not in _INEXACT
+        own = row.gpu_ulp == 0 and row.gpu_abs == 0 and not row.summed
         if isinstance(value.attr, tuple) and value.attr[1] == "count":
             own = True
         exact.append(own and all(exact[a] for a in value.args))

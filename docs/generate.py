@@ -79,7 +79,7 @@ def power(number: float) -> str:
 
 
 def gpu_error(op: Op) -> str:
-    if op.cls in (4, 5, 0) and not op.name.endswith(("max", "min")):
+    if op.summed:
         return "by the order of the sum"
     if not op.gpu_ulp and not op.gpu_abs:
         return "exact"

@@ -39,6 +39,7 @@ from coda_lang.backend_cutlass.naming import identifier, joined
 from coda_lang.backend_cutlass.parameters import Fields, block_text, extent_field, scalar_ctype
 from coda_lang.backend_cutlass.shapes import Form, form_of, forms, grid_of
 from coda_lang.errors import ArgumentError, BackendError
+from coda_lang.ir.ops import WELFORD_PARTS
 from coda_lang.ir.program import Kernel, Output, Param, Store, Value
 from coda_lang.ir.types import BF16, F16, F32, Dim, DType, Type
 from coda_lang.source import NOWHERE, Span
@@ -55,7 +56,6 @@ _STATES = {
     "tile_welford": "coda::WelfordState",
 }
 _STATE_BYTES = {"tile_logsumexp": 8, "tile_welford": 12}
-_PARTS = ("count", "mean", "m2")
 
 
 @dataclass(frozen=True)
@@ -336,7 +336,7 @@ class _Emitter:
             targets = ["{}"] * parts
             for store, _, key in stores:
                 attr = self.kernel.values[store.value].attr
-                at = _PARTS.index(attr[1]) if isinstance(attr, tuple) else 0
+                at = WELFORD_PARTS.index(attr[1]) if isinstance(attr, tuple) else 0
                 targets[at] = f"{{{self._pointer(key, dtype, False)}, {self._stride(key, 0)}, {self._stride(key, 1)}}}"
             width = self.forms[value.args[0]].width or self._width_of(target)
             member = self._member(value.args[0], Form(True, width))

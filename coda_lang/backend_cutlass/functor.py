@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from coda_lang.backend_cutlass import cuda_ops
 from coda_lang.backend_cutlass.cuda_ops import WIDE
 from coda_lang.backend_cutlass.shapes import Form
+from coda_lang.ir.ops import TILE_RESULTS
 from coda_lang.ir.program import Kernel
 from coda_lang.ir.types import Dim
 from coda_lang.source import NOWHERE, Source, Span
@@ -285,7 +286,7 @@ class Functor:
 
     def _computed(self, index: int) -> bool:
         value = self.kernel.values[index]
-        return not (index in self.inputs or value.op in ("const", "axis", "load") or value.op in _BEHIND)
+        return not (index in self.inputs or value.op in ("const", "axis", "load") or value.op in TILE_RESULTS)
 
     def _type(self, index: int) -> str:
         return WIDE[self.kernel.values[index].type.dtype.kind]
@@ -298,10 +299,6 @@ class Functor:
 
     def _note(self, index: int) -> str:
         return note(self._span(index))
-
-
-# What nodes behind the compute node do.
-_BEHIND = frozenset({"tile_sum", "tile_max", "tile_absmax", "segment_sum", "tile_logsumexp", "tile_welford", "pick"})
 
 
 def _brought(name: str, form: Form, c: int) -> str:

@@ -1,7 +1,9 @@
 """The operation table: what the language can compute, stated once.
 
 The checker, the constant folder, the interpreter, the formatter's keyword list and the reference page all
-read it. Adding an operation is one row here, one line in the CUDA table of the backend, and one derivative.
+read it. Adding a map is one row here and one line in each table that has a row's meaning elsewhere: CUDA
+(`backend_cutlass.cuda_ops`), the error analysis (`interp.map_bounds`) and PyTorch (`bench.torch_ops`); tests
+fail until all have it, and until an independent oracle does (`tests/properties`).
 
 `params` and `result` give the element kinds: F a float (f32), I an integer (i64), B a bool, N a float or an
 integer, A anything; letters N and A mean the same kind at each of their places. `gpu_ulp` and `gpu_abs` bound the
@@ -41,6 +43,7 @@ class Op:
     identity: float | None = None  # of a reduction: what a lane outside the tile holds
     gpu_ulp: float = 0.0
     gpu_abs: float = 0.0
+    summed: bool = False  # a sum is in it, whose order is not specified
 
 
 _ROWS = (
@@ -95,15 +98,15 @@ _ROWS = (
     Op("load", 3, "", "A", "the element of an input", callable=False),
     Op("acc", 3, "", "F", "the unrounded f32 accumulator", callable=False),
     # -- class 4: one partial for each output tile -------------------------------------------------------------
-    Op("tile_sum", 4, "F", "F", "Σ over the tile, along `over`", identity=0.0),
+    Op("tile_sum", 4, "F", "F", "Σ over the tile, along `over`", identity=0.0, summed=True),
     Op("tile_max", 4, "F", "F", "the largest of the tile, along `over`; NaN if any is", identity=-np.inf),
     Op("tile_absmax", 4, "F", "F", "the largest |x| of the tile, along `over`; NaN if any is", identity=0.0),
-    Op("segment_sum", 4, "F", "F", "Σ over each run of D columns, where N = H * D and `over` is D", identity=0.0),
+    Op("segment_sum", 4, "F", "F", "Σ over each run of D columns: N = H * D, over=D", identity=0.0, summed=True),
     # -- class 5: a state carried across the columns of a tile -------------------------------------------------
-    Op("tile_logsumexp", 5, "F", "F", "ln Σ eˣ over the tile; on a GPU for |x| < 2.3e38", identity=-np.inf),
-    Op("tile_welford", 5, "F", "F", "count, mean and Σ(x − mean)² of the tile, along `over`: three results"),
+    Op("tile_logsumexp", 5, "F", "F", "ln Σ eˣ over the tile, by a running max and sum", identity=-np.inf, summed=True),
+    Op("tile_welford", 5, "F", "F", "count, mean and Σ(x − mean)² of the tile: three results", summed=True),
     # -- reduce bodies -----------------------------------------------------------------------------------------
-    Op("reduce_sum", 0, "F", "F", "sum(x, over=axis)", callable=False, identity=0.0),
+    Op("reduce_sum", 0, "F", "F", "sum(x, over=axis)", callable=False, identity=0.0, summed=True),
     Op("reduce_max", 0, "F", "F", "max(x, over=axis); NaN if any; −inf of nothing", callable=False, identity=-np.inf),
     Op("reduce_min", 0, "F", "F", "min(x, over=axis); NaN if any; +inf of nothing", callable=False, identity=np.inf),
 )
