@@ -72,7 +72,7 @@ class PlannedBlock:
         for launch, planned in self.steps:
             names = frozenset(p.name for p in launch.kernel.params)
             pieces = {**launch.tensors, **{output_key(names, n): p for n, p in launch.outputs.items()}}
-            planned.bind({n: _rows(moved[p.buffer], p) for n, p in pieces.items() if p.buffer in moved})
+            planned.point({n: _rows(moved[p.buffer], p) for n, p in pieces.items() if p.buffer in moved})
         self._where.placed |= moved
         self.outputs = outputs
 
@@ -86,6 +86,7 @@ class GpuBlock:
 
     def run(self, call: Call[Block]) -> dict[str, Any]:
         """Compute the call's outputs on its device and the current stream of its arrays' library."""
+        aliased(call)
         key = _form(call)
         found = self._kept.get(key)
         if found is None:
@@ -102,7 +103,12 @@ class GpuBlock:
             return plan()
 
     def plan(self, call: Call[Block]) -> PlannedBlock:
-        """Compile what is not compiled, allocate outputs and temporaries, and prepare every launch."""
+        """Compile what is not compiled, allocate outputs and temporaries, and prepare every launch.
+
+        Raises:
+            ArgumentError: arrays share memory or do not fit; a step refuses its lengths.
+            BackendError: a kernel does not compile, or no memory is left.
+        """
         call.check_out(None)
         aliased(call)
         outputs, views = _outputs(call)

@@ -211,7 +211,9 @@ def default(need: Footprint, rows: int | None = None, cols: int | None = None) -
     A problem of few rows takes flatter tiles, one of too few tiles to fill the device does without clusters.
     """
     if rows is not None and rows <= 64:
-        return _first_that_fits([Config(64, 128, 1, 1, "pingpong", epilogue_n=32)], need)
+        flat = Config(64, 128, 1, 1, "pingpong", epilogue_n=32)
+        fit = deepest(flat, need)
+        return fit if rejection(fit, need) is None else deepest(replace(flat, store_stages=1), need)
     tiles = -(-rows // 128) * -(-cols // 128) if rows is not None and cols is not None else MANY_TILES
     clusters = 2 if tiles >= DEVICE_TILES else 1
     if need.store_bytes and not need.load_bytes and not need.reduce_bytes and 4 * DEVICE_TILES <= tiles < MANY_TILES:

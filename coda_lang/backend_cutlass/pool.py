@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import pickle
 import queue
+import signal
 import subprocess
 import sys
 import threading
@@ -116,6 +117,7 @@ class _Worker:
 
 def answer() -> None:
     """The worker's side: one outcome for each request."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # the parent says what was interrupted
     requests, replies = sys.stdin.buffer, sys.stdout.buffer
     sys.stdout = sys.stderr  # a stray print must not get between the replies
     while True:

@@ -87,19 +87,29 @@ class Planned:
             ArgumentError: an unknown name, an array that differs or is read-only though the kernel writes it, or one
                 that shares memory with another as the arrays of a call may not; the plan stays as it was.
         """
-        call, known = self._call, self._plan.views
+        kernel, known = self._call.kernel, self._plan.views
         views = {n: arrays.view(x, n, known[n].dtype if n in known else None) for n, x in tensors.items()}
-        keys = _output_keys(call.kernel)
-        moved = replace(
+        moved = self._moved(views)
+        for name in {*_output_keys(kernel).values(), *(p.name for p in kernel.params if p.inout)} & views.keys():
+            if views[name].readonly:
+                raise ArgumentError(f"{kernel.name}: `{name}` is read-only, and the kernel writes it")
+        if not _apart([*moved.tensors.values(), *moved.out.values()]):
+            aliased(moved)
+        self._point(views, moved)
+
+    def point(self, views: Mapping[str, ArrayView]) -> None:
+        """`bind` for views of arrays that may be read and written so, as whoever made the plan knows."""
+        self._point(views, self._moved(views))
+
+    def _moved(self, views: Mapping[str, ArrayView]) -> Call[Kernel]:
+        call, keys = self._call, _output_keys(self._call.kernel)
+        return replace(
             call,
             tensors={n: views.get(n, v) for n, v in call.tensors.items()},
             out={n: views.get(keys[n], v) for n, v in call.out.items()},
         )
-        for name in {*keys.values(), *(p.name for p in call.kernel.params if p.inout)} & views.keys():
-            if views[name].readonly:
-                raise ArgumentError(f"{call.kernel.name}: `{name}` is read-only, and the kernel writes it")
-        if not _apart([*moved.tensors.values(), *moved.out.values()]):
-            aliased(moved)
+
+    def _point(self, views: Mapping[str, ArrayView], moved: Call[Kernel]) -> None:
         self._plan.bind(views)
         self._call, self.outputs = moved, _results(moved)
 

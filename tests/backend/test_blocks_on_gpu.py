@@ -66,7 +66,7 @@ class Launched:
         out = {o: host(self.views[output_key(names, o)]) for o in self.outputs}
         self.program.interpret(**given, **self.scalars, **self.axes, tile=self.tile, outputs=self.outputs, out=out)
 
-    def bind(self, views: Mapping[str, ArrayView]) -> None:
+    def point(self, views: Mapping[str, ArrayView]) -> None:
         self.binds += 1
         for name, view in views.items():
             old = self.views[name]
@@ -194,6 +194,15 @@ def test_what_is_missing_is_compiled_together(
     monkeypatch.setattr(block, "compile_many", lambda units: asked.append([u.entry for u in units]))
     program.plan(**on_device(on_gpu, drawn(program, M=40, N=8)))
     assert [sorted(units) for units in asked] == [["coda_double", "coda_grow"]]
+
+
+def test_a_second_call_refuses_what_the_first_does(launches: list[Launched], on_gpu: Make) -> None:
+    program = coda.loads(TWICE).b
+    there = on_device(on_gpu, drawn(program, M=40, N=8))
+    for _ in range(2):
+        with pytest.raises(ArgumentError, match="shares memory with input `x`"):
+            program(**there, out={"y": there["x"]})
+        program(**there)
 
 
 def test_given_outputs_and_other_forms(launches: list[Launched], on_gpu: Make) -> None:
