@@ -7,7 +7,6 @@ arrays of the bits. Neither CuPy nor torch is imported unless an array of theirs
 
 from __future__ import annotations
 
-import ctypes
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from coda_lang import dlpack
 from coda_lang.errors import ArgumentError, BackendError
 from coda_lang.ir.types import DTYPES
 
@@ -31,18 +31,6 @@ _NUMPY_NAMES = {
     "bool": "bool",
 }
 _NAMES_IN_NUMPY = {ours: theirs for theirs, ours in _NUMPY_NAMES.items()}
-# (type code, bits) of DLPack; code 5 is complex
-_DLPACK = {
-    (2, 32): "f32",
-    (2, 16): "f16",
-    (4, 16): "bf16",
-    (10, 8): "f8e4m3",
-    (12, 8): "f8e5m2",
-    (0, 32): "i32",
-    (0, 64): "i64",
-    (6, 8): "bool",
-}
-_DLPACK_HOST, _DLPACK_CUDA, _DLPACK_CUDA_HOST, _DLPACK_MANAGED = 1, 2, 3, 13
 F8 = ("f8e4m3", "f8e5m2")
 _UNSIGNED = {1: "uint8", 2: "uint16", 4: "uint32", 8: "uint64"}
 
@@ -293,36 +281,10 @@ def _torch_view(tensor: Any, name: str) -> ArrayView:
     return ArrayView(pointer, tuple(tensor.shape), strides, dtype, device, tensor, "torch", lazy)
 
 
-class _DLTensor(ctypes.Structure):
-    _fields_ = (
-        ("data", ctypes.c_void_p),
-        ("device_type", ctypes.c_int32),
-        ("device_id", ctypes.c_int32),
-        ("ndim", ctypes.c_int32),
-        ("code", ctypes.c_uint8),
-        ("bits", ctypes.c_uint8),
-        ("lanes", ctypes.c_uint16),
-        ("shape", ctypes.POINTER(ctypes.c_int64)),
-        ("strides", ctypes.POINTER(ctypes.c_int64)),
-        ("byte_offset", ctypes.c_uint64),
-    )
-
-
-class _Versioned(ctypes.Structure):
-    _fields_ = (
-        ("major", ctypes.c_uint32),
-        ("minor", ctypes.c_uint32),
-        ("context", ctypes.c_void_p),
-        ("deleter", ctypes.c_void_p),
-        ("flags", ctypes.c_uint64),
-        ("tensor", _DLTensor),
-    )
-
-
 def _dlpack_view(array: Any, name: str) -> ArrayView:
     kind, ordinal = (int(x) for x in array.__dlpack_device__())
-    on_gpu = kind in (_DLPACK_CUDA, _DLPACK_MANAGED)
-    if not on_gpu and kind not in (_DLPACK_HOST, _DLPACK_CUDA_HOST):
+    on_gpu = kind in (dlpack.CUDA, dlpack.MANAGED)
+    if not on_gpu and kind not in (dlpack.HOST, dlpack.CUDA_HOST):
         raise ArgumentError(f"{name}: {type(array).__name__} is on a device that is neither the host nor CUDA")
     holder, arguments = "dlpack", {}
     if on_gpu:
@@ -336,36 +298,14 @@ def _dlpack_view(array: Any, name: str) -> ArrayView:
             capsule = array.__dlpack__(**arguments)  # a producer older than DLPack 1.0
     except Exception as error:
         raise ArgumentError(f"{name}: {type(array).__name__} cannot be read through DLPack: {error}") from error
-    tensor, readonly = _open_capsule(capsule, name)
-    dtype = _DLPACK.get((tensor.code, tensor.bits)) if tensor.lanes == 1 else None
-    if dtype is None:
-        raise ArgumentError(
-            f"{name}: no element type of the language is DLPack's ({tensor.code}, {tensor.bits} bits); "
-            f"there are {', '.join(DTYPES)}"
-        )
-    shape = tuple(tensor.shape[i] for i in range(tensor.ndim))
-    strides = tuple(tensor.strides[i] for i in range(tensor.ndim)) if tensor.strides else packed_strides(shape)
-    pointer = (tensor.data or 0) + tensor.byte_offset
+    pointer, shape, strides, dtype, readonly = dlpack.opened(capsule, name)
+    if strides is None:
+        strides = packed_strides(shape)
     # The capsule is held, not consumed: when the view goes, its destructor gives the memory back to the producer.
     v = ArrayView(pointer, shape, strides, dtype, ordinal if on_gpu else None, capsule, holder, readonly)
     if not on_gpu:
         return v
     return _held_by_cupy(v) if holder == "cupy" else _torch_view(sys.modules["torch"].from_dlpack(array), name)
-
-
-def _open_capsule(capsule: Any, name: str) -> tuple[_DLTensor, bool]:
-    api = ctypes.pythonapi
-    api.PyCapsule_GetPointer.restype = ctypes.c_void_p
-    api.PyCapsule_GetPointer.argtypes = (ctypes.py_object, ctypes.c_char_p)
-    api.PyCapsule_IsValid.argtypes = (ctypes.py_object, ctypes.c_char_p)
-    if api.PyCapsule_IsValid(capsule, b"dltensor_versioned"):
-        managed = _Versioned.from_address(api.PyCapsule_GetPointer(capsule, b"dltensor_versioned"))
-        if managed.major != 1:
-            raise ArgumentError(f"{name}: DLPack version {managed.major} is not supported")
-        return managed.tensor, bool(managed.flags & 1)
-    if api.PyCapsule_IsValid(capsule, b"dltensor"):
-        return _DLTensor.from_address(api.PyCapsule_GetPointer(capsule, b"dltensor")), False
-    raise ArgumentError(f"{name}: not a DLPack capsule")
 
 
 def packed_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
