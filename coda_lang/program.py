@@ -18,7 +18,8 @@ from coda_lang.ir.numerics import STORAGE, Array
 from coda_lang.ir.program import Block, Kernel
 
 if TYPE_CHECKING:
-    from coda_lang.backend_cutlass.program import Compiled, GpuProgram, Planned
+    from coda_lang.backend_cutlass.planned import Planned
+    from coda_lang.backend_cutlass.program import Compiled, GpuProgram
 
 
 class Result:

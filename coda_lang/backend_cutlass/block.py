@@ -12,8 +12,9 @@ from coda_lang.arrays import ITEM_BYTES, ArrayView, packed_strides
 from coda_lang.backend_cutlass.abi import output_key
 from coda_lang.backend_cutlass.build import is_cached
 from coda_lang.backend_cutlass.launch import refuse_capture
+from coda_lang.backend_cutlass.planned import Planned
 from coda_lang.backend_cutlass.pool import compile_many
-from coda_lang.backend_cutlass.program import Planned, tell
+from coda_lang.backend_cutlass.program import tell
 from coda_lang.binding import Binding
 from coda_lang.blocks import arena
 from coda_lang.blocks.expand import Expansion, Launch, Piece, Tile, begin

@@ -12,7 +12,8 @@ from coda_lang import arrays
 from coda_lang.api import Program
 from coda_lang.backend_cutlass import device
 from coda_lang.backend_cutlass.config import Config
-from coda_lang.backend_cutlass.program import GpuProgram, Planned
+from coda_lang.backend_cutlass.planned import Planned
+from coda_lang.backend_cutlass.program import GpuProgram
 from coda_lang.bench.peers import PEERS, AbsentError, Options, Task, find
 from coda_lang.bench.rows import Row
 from coda_lang.binding import Binding

@@ -17,9 +17,10 @@ from coda_lang.backend_cutlass.config import Config
 from coda_lang.backend_cutlass.emit import footprint
 from coda_lang.backend_cutlass.launch import refuse_capture
 from coda_lang.backend_cutlass.model import predict
+from coda_lang.backend_cutlass.planned import Planned
 from coda_lang.backend_cutlass.pool import compile_many
 from coda_lang.backend_cutlass.problem import problem
-from coda_lang.backend_cutlass.program import GpuProgram, Planned
+from coda_lang.backend_cutlass.program import GpuProgram
 from coda_lang.backend_cutlass.report import Report
 from coda_lang.backend_cutlass.space import Rejected, ordered
 from coda_lang.call import Call, Caller

@@ -9,7 +9,7 @@ from gpu_cases import Case
 
 from coda_lang import arrays
 from coda_lang.backend_cutlass.abi import Emitted
-from coda_lang.backend_cutlass.program import Planned
+from coda_lang.backend_cutlass.planned import Planned
 from coda_lang.call import Call
 from coda_lang.compare import bit_equal_outputs, compare, same_bits
 from coda_lang.interp import DEFAULT_TILE
