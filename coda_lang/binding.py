@@ -5,15 +5,20 @@ Both backends bind a call here, before anything is computed or launched, so a wr
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
+from typing import Any
+
+import numpy as np
 
 from coda_lang.errors import ArgumentError, did_you_mean
 from coda_lang.ir.axes import head_parts
+from coda_lang.ir.numerics import STORAGE
 from coda_lang.ir.ops import OPS
-from coda_lang.ir.program import Block, Definition, Kernel, Output, Param, Scalar
+from coda_lang.ir.program import Block, Definition, Kernel, Number, Output, Param, Scalar
 from coda_lang.ir.types import DTYPES, Dim, DType
 
 _LONGEST = 2**48  # of an axis: what is longer fits no memory
@@ -216,7 +221,8 @@ def _extents_used(kernel: Definition, passed: Collection[str]) -> Iterator[tuple
     if isinstance(kernel, Block):
         for step in kernel.steps:
             dims = [d for _, d in step.axes] + [d for _, x in step.scalars for d in _lengths(x)]
-            yield from ((d, f"line {step.span.line}") for d in dims)
+            cut = kernel.by[0] if kernel.by is not None else None  # each piece has a length of its own
+            yield from ((d, f"line {step.span.line}") for d in dims if d.axis != cut)
     if isinstance(kernel, Kernel):
         yield from _extents_of_values(kernel)
 
@@ -240,6 +246,28 @@ def _lengths(x: Scalar) -> Iterator[Dim]:
         yield x.attr
     for a in x.args:
         yield from _lengths(a)
+
+
+def host_number(definition: Definition, p: Param, x: Any) -> Number:
+    """A number passed by value: an integer that fits its type, or rounded to f32. Raises ArgumentError."""
+    assert isinstance(p.dtype, DType)
+    if p.dtype.kind == "int":
+        info = np.iinfo(STORAGE[p.dtype.name])
+        if isinstance(x, (float, np.floating)) or not info.min <= int(x) <= info.max:
+            raise ArgumentError(f"{definition.name}: `{p.name}` is an {p.dtype} integer, got {x!r}")
+        return int(x)
+    with np.errstate(all="ignore"):
+        try:
+            return float(np.float32(x))
+        except OverflowError:  # an int beyond f64
+            return math.inf if x > 0 else -math.inf
+
+
+def host_defaults(definition: Definition) -> dict[str, Number]:
+    """What the host scalars are that a call does not pass."""
+    return {
+        p.name: host_number(definition, p, p.default) for p in definition.params if p.host and p.default is not None
+    }
 
 
 def check_names(kernel: Definition, given: Mapping[str, object]) -> None:

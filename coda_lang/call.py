@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, cast
@@ -97,7 +96,7 @@ class Caller(Generic[D]):
                 if p.name in tensors and not p.dims and tensors[p.name].device is None:
                     host = arrays.to_numpy(tensors[p.name].owner, p.name)
                     tensors[p.name] = arrays.view(arrays.to_device(host, device, p.name), p.name)
-        defaults = {p.name: p.default for p in self.ir.params if p.host and p.default is not None}
+        defaults = bindings.host_defaults(self.ir)
         return Call(kernel, binding, tensors, scalars, given, device, defaults)
 
     def _device(self, views: Mapping[str, ArrayView]) -> int | None:
@@ -184,17 +183,7 @@ class Caller(Generic[D]):
         return self._number(p, x)
 
     def _number(self, p: Param, x: Any) -> Number:
-        assert not isinstance(p.dtype, str)
-        if p.dtype.kind == "int":
-            info = np.iinfo(STORAGE[p.dtype.name])
-            if isinstance(x, (float, np.floating)) or not info.min <= int(x) <= info.max:
-                raise ArgumentError(f"{self.ir.name}: `{p.name}` is an {p.dtype} integer, got {x!r}")
-            return int(x)
-        with np.errstate(all="ignore"):
-            try:
-                return float(np.float32(x))
-            except OverflowError:  # an int beyond f64
-                return math.inf if x > 0 else -math.inf
+        return bindings.host_number(self.ir, p, x)
 
     def _axes_of(self, acc: Any, axes: dict[str, Any]) -> dict[str, Any]:
         """The lengths that a given accumulator fixes."""
@@ -292,6 +281,8 @@ def aliased(call: Call[D]) -> set[str]:
                 continue
             if not _may_alias(kernel, kernel.target(name), p) or not _same_layout(target, x):
                 rule = "an output may alias only a tile input of identical layout"
+                if isinstance(kernel, Block):
+                    rule = "the outputs of a block share no memory with its inputs"
                 raise ArgumentError(f"{kernel.name}: `{name}` shares memory with input `{p.name}`: {rule}")
             shared.add(p.name)
     return shared

@@ -169,9 +169,7 @@ class _Where:
         for i, offset in memory.offsets.items():
             buffer = self.made.buffers[i]
             flat = library.typed(allocation[offset : offset + buffer.elements * ITEM_BYTES[buffer.dtype]], buffer.dtype)
-            two = len(buffer.shape) == 2
-            array = flat.reshape((-1, buffer.pitch))[:, : buffer.shape[1]] if two else flat.reshape(buffer.shape)
-            self.placed[i] = arrays.view(array, buffer.name, buffer.dtype)
+            self.placed[i] = arrays.view(buffer.laid_out(flat), buffer.name, buffer.dtype)
 
     def _view(self, piece: Piece) -> ArrayView:
         held = self.placed.get(piece.buffer)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
@@ -10,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from coda_lang.arrays import ITEM_BYTES
-from coda_lang.binding import Binding, Shape, bind
+from coda_lang.binding import Binding, Shape, bind, host_defaults, host_number
 from coda_lang.errors import ArgumentError
 from coda_lang.ir import prune
 from coda_lang.ir.program import Block, Kernel, Number, Output, Param, Scalar, Step
-from coda_lang.ir.types import DType
+from coda_lang.ir.types import Dim, DType
 
 ROW_BYTES = 16
 
@@ -35,6 +36,12 @@ class Buffer:
         """Elements from one row of a temporary to the next: whole units of 16 bytes, which TMA asks for."""
         per = ROW_BYTES // ITEM_BYTES[self.dtype]
         return -(-self.shape[1] // per) * per if len(self.shape) == 2 else 1
+
+    def laid_out(self, flat: Any) -> Any:
+        """A temporary's elements, ends of rows too, as its array."""
+        if len(self.shape) != 2:
+            return flat.reshape(self.shape)
+        return flat.reshape((self.shape[0], self.pitch))[:, : self.shape[1]]
 
     @property
     def elements(self) -> int:
@@ -144,16 +151,18 @@ class _Expander:
             return
         axis, size = block.by
         length = frame.binding.extents[axis]
-        targets: list[Param | Output] = [*block.params, *block.outputs]
-        cut = {t.name for t in targets if t.dims and t.dims[0].axis == axis}
         for first in range(0, length, size):
             last = min(first + size, length)
 
-            def part(pieces: Mapping[str, Piece], rows: tuple[int, int] = (first, last)) -> dict[str, Piece]:
+            def part(
+                pieces: Mapping[str, Piece], own: Sequence[Param | Output], rows: tuple[int, int] = (first, last)
+            ) -> dict[str, Piece]:
+                cut = {t.name for t in own if t.dims and t.dims[0].axis == axis}
                 return {n: p.rows(*rows) if n in cut else p for n, p in pieces.items()}
 
+            tensors, outputs = part(frame.tensors, block.params), part(frame.outputs, block.outputs)
             binding = replace(frame.binding, extents={**frame.binding.extents, axis: last - first})
-            self._steps(block, _Frame(binding, frame.scalars, part(frame.tensors), part(frame.outputs)))
+            self._steps(block, _Frame(binding, frame.scalars, tensors, outputs))
 
     def _steps(self, block: Block, frame: _Frame) -> None:
         known = dict(frame.tensors)
@@ -168,8 +177,10 @@ class _Expander:
         """Adds one step's launches; its results by name."""
         binding, callee = frame.binding, step.callee
         tensors = {p: frame.tensors[t] for p, t in step.tensors}
-        numbers = {n: _fitting(evaluate(x, binding, frame.scalars), callee.param(n).dtype) for n, x in step.scalars}
-        axes = {n: binding.length(d) for n, d in step.axes}
+        numbers = {
+            n: host_number(callee, callee.param(n), evaluate(x, binding, frame.scalars)) for n, x in step.scalars
+        }
+        axes = {n: _length(binding, d) for n, d in step.axes}
         shapes = {n: Shape(p.shape, p.dtype) for n, p in tensors.items()}
         asked = frozenset(o for o, _ in step.results)
         passed = frozenset(tensors) | frozenset(numbers)
@@ -180,8 +191,7 @@ class _Expander:
             results = {
                 o.name: self._result(names[o.name], stored, inner.shape(o), inner.dtype(o)) for o in callee.outputs
             }
-            defaults = {p.name: p.default for p in callee.params if p.host and p.default is not None}
-            self.block(callee, _Frame(inner, {**defaults, **numbers}, tensors, results))
+            self.block(callee, _Frame(inner, {**host_defaults(callee), **numbers}, tensors, results))
         else:
             form = self.specialised(step.callee, passed, asked)
             inner = bind(form, shapes, axes)
@@ -205,6 +215,14 @@ def _buffer(made: Expansion, buffer: Buffer) -> Piece:
     return made.whole(len(made.buffers) - 1)
 
 
+def _length(binding: Binding, dim: Dim) -> int:
+    """The length of an extent of a piece, which is whole where the axis is not cut."""
+    length = dim.coef * (1 if dim.axis is None else binding.extents[dim.axis])
+    if length.denominator != 1:
+        raise ArgumentError(f"{dim} is no whole number where {dim.axis} is {binding.extents[dim.axis or '']}")
+    return int(length)
+
+
 def evaluate(x: Scalar, binding: Binding, scalars: Mapping[str, Number]) -> Number:
     """A number passed by value: integers are exact, floats f64 until the callee rounds them to f32."""
     args = [evaluate(a, binding, scalars) for a in x.args]
@@ -216,19 +234,28 @@ def evaluate(x: Scalar, binding: Binding, scalars: Mapping[str, Number]) -> Numb
             assert isinstance(x.attr, str)
             return scalars[x.attr]
         case "axis":
-            assert not isinstance(x.attr, (bool, int, float, str)) and x.attr is not None
-            return binding.length(x.attr)
+            assert isinstance(x.attr, Dim)
+            return _length(binding, x.attr)
         case "neg":
             return -args[0]
-        case "add":
-            return args[0] + args[1]
-        case "sub":
-            return args[0] - args[1]
-        case "mul":
-            return args[0] * args[1]
+    if x.op == "div" or any(isinstance(a, float) for a in args):
+        args = list(map(_real, args))
     with np.errstate(all="ignore"):
-        return float(np.float64(args[0]) / np.float64(args[1]))
+        result: Number = _ARITHMETIC[x.op](*args)
+    return float(result) if isinstance(result, np.floating) else result
 
 
-def _fitting(number: Number, dtype: Any) -> Number:
-    return float(number) if isinstance(dtype, DType) and dtype.kind == "float" else number
+_ARITHMETIC: dict[str, Callable[..., Any]] = {
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "div": operator.truediv,
+}
+
+
+def _real(x: Number) -> np.float64:
+    """A number in f64, whose arithmetic has infinities and no errors; infinite if it is an int beyond that."""
+    try:
+        return np.float64(x)
+    except OverflowError:
+        return np.float64(np.inf if x > 0 else -np.inf)

@@ -69,7 +69,7 @@ class BlockProgram(Runnable[Block]):
     def memory(self, /, *, outputs: Any = None, tile: tuple[int, int] = DEFAULT_TILE, **arguments: Any) -> arena.Arena:
         """The temporaries of such a call: bytes of the allocation, the most that live at once, and their sum."""
         call = self.caller.call(arguments, outputs, None)
-        return arena.plan(self._expand(call, tile))
+        return arena.plan(self._expand(call, checked_tile(self.name, tile)))
 
     def plan(self, /, *, outputs: Any = None, out: Any = None, **arguments: Any) -> PlannedBlock:
         """Prepare a call on CUDA arrays: the result launches every kernel again, without allocating or waiting."""
@@ -97,8 +97,11 @@ class BlockProgram(Runnable[Block]):
         aliased(call)
         made = self._expand(call, tile)
         held = _HostArrays(made, call)
-        for done, launch in enumerate(made.launches):
-            self._launch(launch, held, tile, exact)
+        calls = [self._inner(launch, held) for launch in made.launches]
+        for _, inner in calls:
+            aliased(inner)  # all are looked at before the first one writes
+        for done, (program, inner) in enumerate(calls):
+            program.on_host(inner, tile, exact)
             if progress is not None:
                 progress(done + 1, len(made.launches))
         own = {**made.inputs, **made.outputs}
@@ -115,12 +118,11 @@ class BlockProgram(Runnable[Block]):
 
         return expand(made, call.kernel, call.binding, {**call.defaults, **call.scalars}, specialised, tile)
 
-    def _launch(self, launch: Launch, held: _HostArrays, tile: Tile, exact: bool) -> None:
+    def _inner(self, launch: Launch, held: _HostArrays) -> tuple[Program, Call[Kernel]]:
         program = self.program(launch.kernel)
         arguments: dict[str, Any] = {n: held.array(p) for n, p in launch.tensors.items()}
         out = {n: held.array(p) for n, p in launch.outputs.items()}
-        inner = program.caller.call({**arguments, **launch.scalars, **launch.axes}, list(out), out)
-        program.on_host(inner, tile, exact)
+        return program, program.caller.call({**arguments, **launch.scalars, **launch.axes}, list(out), out)
 
 
 class _HostArrays:
@@ -143,8 +145,7 @@ class _HostArrays:
             buffer = made.buffers[i]
             storage = STORAGE[buffer.dtype]
             part = memory[offset : offset + buffer.elements * storage.itemsize].view(storage)
-            two = len(buffer.shape) == 2
-            self.whole[i] = part.reshape(-1, buffer.pitch)[:, : buffer.shape[1]] if two else part.reshape(buffer.shape)
+            self.whole[i] = buffer.laid_out(part)
 
     def array(self, piece: Piece) -> Array:
         whole = self.whole[piece.buffer]

@@ -8,10 +8,10 @@ from coda_lang.errors import Note, did_you_mean
 from coda_lang.ir.constants import BUILTIN, number_value, refuse_name
 from coda_lang.ir.module import Constant, Scope
 from coda_lang.ir.ops import OPS, REDUCTIONS
-from coda_lang.ir.program import Block, Definition, Kernel, Output, Param, Scalar, Step, Tensor
+from coda_lang.ir.program import Block, Definition, Kernel, Number, Output, Param, Scalar, Step, Tensor
 from coda_lang.ir.report import Report
 from coda_lang.ir.signature import Signature, SignatureChecker, as_dim
-from coda_lang.ir.types import DType, axis_dim
+from coda_lang.ir.types import Dim, DType, axis_dim
 from coda_lang.ir.unify import Unifier, shown
 from coda_lang.parser import syntax as s
 from coda_lang.source import Span
@@ -38,6 +38,7 @@ class BlockChecker:
         self.steps: list[Step] = []
         self.made: list[Tensor] = []
         self.stores: dict[str, tuple[str, Span]] = {}
+        self._calls = self._unnamed = 0
         self._used: set[str] = set()
         self._bound: dict[str, Span] = {}
 
@@ -186,7 +187,10 @@ class BlockChecker:
         if (value.dtype, value.dims) != (output.dtype, output.dims):
             text = f"{shown(value)} is {_type(value)}, and `{output.name}` is {_type(output)}"
             notes = [Note(f"`{output.name}` is declared here", output.span)]
-            self.report.add("E0507", span, text, f"declare `{output.name}: {_type(value)}`", notes)
+            help = f"declare `{output.name}: {_type(value)}`"
+            if any(d.tiled for d in value.dims):
+                help = "combine the partials with a `reduce`, and store what it gives"
+            self.report.add("E0507", span, text, help, notes)
             return False
         return True
 
@@ -205,16 +209,13 @@ class BlockChecker:
         arguments = self._arguments(call, callee)
         if arguments is None:
             return None
-        step = f"{len(self.steps)}"
+        self._calls += 1
+        step = f"{self._calls}"
         unifier = Unifier(callee, self.signature.splits, self.signature.dtypes, self.report, step)
         ok = True
         for name, argument in arguments.items():
             if name in callee.axes and not any(p.name == name for p in callee.params):
-                dim = as_dim(argument.value)
-                found = self.dims.dim(dim) if dim is not None else None
-                if dim is None:
-                    text = f"{name} is an axis of `{callee.name}`, and `{argument.value.span.text}` is no extent"
-                    self.report.add("E0504", argument.span, text, f"write `{name}=D`, with an axis of this block")
+                found = self._extent(name, argument, callee)
                 ok &= found is not None and unifier.axis(name, found, f"`{name}=`", argument.span)
         tensors: list[tuple[str, str]] = []
         scalars: list[tuple[str, Scalar]] = []
@@ -232,10 +233,43 @@ class BlockChecker:
             if tensor is not None:
                 ok &= unifier.tensor(p, tensor, value.span)
                 tensors.append((p.name, tensor.name))
-        if not ok or outputs is None:
+        ok &= self._updated_once(callee, tensors, arguments)
+        if not ok or outputs is None or not unifier.solve_splits(call.function_span):
             return None
-        unifier.solve_splits()
         return self._step(call, callee, unifier, tuple(tensors), tuple(scalars), outputs, targets)
+
+    def _extent(self, name: str, argument: s.Argument, callee: Definition) -> Dim | None:
+        """The extent that is passed for an axis; None after an error."""
+        value = argument.value
+        dim = as_dim(value)
+        what = f"`{value.span.text}` is no extent of this block"
+        if isinstance(value, s.Name) and value.text not in self.dims.axes:
+            own = self.signature.param(value.text)
+            if own is not None or isinstance(self.scope.names.get(value.text), Constant) or value.text in self.tensors:
+                dim, what = None, f"`{value.text}` is {'a number' if own is None or own.host else 'an array'}"
+                self._used.add(value.text)
+        found = self.dims.dim(dim) if dim is not None else None
+        if dim is None or (found is not None and found.tiled):
+            text = f"{name} is an axis of `{callee.name}`, and {what}"
+            self.report.add("E0504", argument.span, text, f"write `{name}=D`, with an axis of this block")
+            return None
+        return found
+
+    def _updated_once(
+        self, callee: Definition, tensors: list[tuple[str, str]], arguments: dict[str, s.Argument]
+    ) -> bool:
+        """Each array that a call updates is passed for one input. False after an error."""
+        first: dict[str, str] = {}
+        for name in (n for n, _ in tensors if callee.param(n).inout):
+            tensor = dict(tensors)[name]
+            if tensor in first:
+                text = f"`{tensor}` is updated as `{first[tensor]}` and as `{name}` of `{callee.name}`"
+                note = [Note("the other is given here", arguments[first[tensor]].span)]
+                help = "pass each `inout` input an array of its own"
+                self.report.add("E0510", arguments[name].span, text, help, note)
+                return False
+            first[tensor] = name
+        return True
 
     def _step(
         self,
@@ -252,7 +286,9 @@ class BlockChecker:
         missing = unifier.missing(passed)
         found: dict[str, Tensor] = {}
         for o, target in kept:
-            typed = unifier.result(o)
+            typed = unifier.result(o, call.function_span)
+            if typed is None:
+                return None
             if isinstance(typed, str):
                 missing = missing or typed
             else:
@@ -317,7 +353,7 @@ class BlockChecker:
             return outputs if len(targets) == len(outputs) else always
         plural = "" if len(targets) == 1 else "s"
         text = f"{len(targets)} name{plural} for the results of `{callee.name}`, which are {names}"
-        help = "`_` drops a result"
+        help = "`_` drops a result" if outputs else f"call it on a line of its own: `{callee.name}(…)`"
         if any(o.optional for o in outputs):
             help = "bind all of them, or all but the optional ones (`?`); `_` drops a result"
         span = targets[0].span.to(targets[-1].span) if targets[0].span.source is call.span.source else call.span
@@ -364,7 +400,8 @@ class BlockChecker:
         call, selected = _selection(expr)
         if call is not None:
             span = call.function_span
-            results = self._call(call, (s.Target(f"{call.function}@{len(self.steps)}", span=span),), selected)
+            self._unnamed += 1  # counted before the arguments, which may be calls of the same
+            results = self._call(call, (s.Target(f"{call.function}@{self._unnamed}", span=span),), selected)
             return results[0] if results else None
         if isinstance(expr, s.Name):
             name = expr.text
@@ -408,7 +445,7 @@ class BlockChecker:
             text = f"`{tensor.name}` is inout: it is added to, and not read before the block has ended"
             self.report.add("E0510", expr.span, text, "pass another array", note)
             return None
-        if own is not None and own.default is not None and own.default != param.default:
+        if own is not None and own.default is not None and not _same(own.default, param.default):
             what = "must be given" if param.default is None else f"is {param.default} where it is not given"
             text = f"`{tensor.name}` may be left out, and `{param.name}` of `{callee.name}` {what}"
             self.report.add("E0512", expr.span, text, "give both the same default, or none", note)
@@ -422,6 +459,12 @@ class BlockChecker:
             return None
         number, is_float = typed
         assert isinstance(param.dtype, DType)
+        literal = number.attr if number.op == "const" else 0
+        if param.dtype.kind == "int" and isinstance(literal, int) and abs(literal) >= 2 ** (param.dtype.bits - 1):
+            text = f"`{param.name}` of `{callee.name}` is {param.dtype}, and `{expr.span.text}` does not fit it"
+            notes = [Note(f"`{param.name}` is declared here", param.span)]
+            self.report.add("E0503", expr.span, text, f"the largest is {2 ** (param.dtype.bits - 1) - 1}", notes)
+            return None
         if is_float and param.dtype.kind == "int":
             text = f"`{param.name}` of `{callee.name}` is {param.dtype}, and this is a float"
             notes = [Note(f"`{param.name}` is declared here", param.span)]
@@ -469,6 +512,9 @@ class BlockChecker:
             self.report.add("E0503", expr.span, text, f"declare `{name}: {param.dtype}` without extents", notes)
         elif isinstance(entity, Constant) and not isinstance(entity.value, bool):
             return Scalar("const", attr=entity.value), isinstance(entity.value, float)
+        elif isinstance(entity, Constant):
+            text = f"`{param.name}` of `{callee.name}` is {param.dtype}, and `{name}` is a bool"
+            self.report.add("E0503", expr.span, text, "pass a number")
         elif name in BUILTIN:
             return Scalar("const", attr=BUILTIN[name]), True
         elif name not in self.signature.poisoned and name not in self.scope.poisoned:
@@ -510,6 +556,11 @@ def _selection(expr: s.Expr) -> tuple[s.Call | None, s.Attribute | None]:
     if isinstance(expr, s.Attribute) and isinstance(expr.operand, s.Call):
         return expr.operand, expr
     return None, None
+
+
+def _same(x: Number, y: Number | None) -> bool:
+    """Whether two defaults are the same number: NaN is, and −0 is not 0."""
+    return y is not None and (repr(float(x)) == repr(float(y)))
 
 
 def _type(target: Tensor | Output) -> str:

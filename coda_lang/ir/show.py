@@ -64,7 +64,8 @@ def _kernel(kernel: Kernel) -> str:
 def _axes(kernel: Definition) -> str:
     splits = {s.axis: f" = {s.outer} * {s.inner}" for s in kernel.splits}
     implied = {d.axis for s in kernel.splits for d in (s.outer, s.inner)}
-    axes = [a + splits.get(a, "") for a in kernel.axes if a not in implied or a in splits]
+    by = {kernel.by[0]: f" by {kernel.by[1]}"} if isinstance(kernel, Block) and kernel.by is not None else {}
+    axes = [a + splits.get(a, "") + by.get(a, "") for a in kernel.axes if a not in implied or a in splits]
     if not axes:
         return ""
     dtypes = ", ".join(f"{d.name}: {' | '.join(map(str, d.choices))}" for d in kernel.dtypes)

@@ -90,8 +90,8 @@ class SignatureChecker:
     def _bound_dtypes(self, params: list[Param]) -> None:
         for d in self.definition.dtypes:
             fine = len({DTYPES[c].kind for c in d.choices if c in DTYPES}) == 1
-            if fine and d.name in self.dtypes and all(p.dtype != d.name for p in params):
-                text = f"no input has element type `{d.name}`, so no call can say which it is"
+            if fine and d.name in self.dtypes and all(p.dtype != d.name or p.default is not None for p in params):
+                text = f"no input that every call passes has element type `{d.name}`, so a call may not say which it is"
                 self.report.add(
                     "E0219", d.span, text, f"give an input the type `{d.name}[…]`, or write the type itself"
                 )

@@ -58,11 +58,20 @@ class Unifier:
         """An array is passed for an input. False after an error."""
         return self._type(param, given, span) and self._extents(param, given, span)
 
-    def solve_splits(self) -> None:
-        """N = H * D: two of them give the third, where the block has a name for it."""
+    def solve_splits(self, at: Span) -> bool:
+        """N = H * D: two of them give the third, where the block has a name for it. False after an error."""
         for split in self.callee.splits:
             by, span = f"{split.axis} = {split.outer} * {split.inner}", self.callee.span
             whole, outer, inner = (self._value(d) for d in (axis_dim(split.axis), split.outer, split.inner))
+            if whole is not None and outer is not None and inner is not None:
+                if self._product(outer, inner) != whole:
+                    text = (
+                        f"`{self.callee.name}` has {by}, and this block does not say that {whole} = {outer} * {inner}"
+                    )
+                    help = f"split the axis here too: `{whole} = {outer} * {inner}`"
+                    self.report.add("E0504", at, text, help, [self._declared()])
+                    return False
+                continue
             if whole is None and outer is not None and inner is not None:
                 found = self._product(outer, inner)
                 if found is not None:
@@ -73,6 +82,12 @@ class Unifier:
                 factor = self._quotient(whole, known, outer is None)
                 if factor is not None and missing.axis is not None:
                     self.axes[missing.axis] = _Bound(factor, by, span)
+        return True
+
+    def _no_whole(self, output: Output, dim: Dim, at: Span) -> None:
+        text = f"`{output.name}` of `{self.callee.name}` would have {dim} columns" if dim.coef.denominator != 1 else ""
+        text = text or f"`{output.name}` of `{self.callee.name}` would have a number of partials for each partial"
+        self.report.add("E0504", at, text, _EXTENTS, [Note(f"`{output.name}` is declared here", output.span)])
 
     def missing(self, passed: frozenset[str]) -> str | None:
         """An axis that no argument fixes, not even when the block runs."""
@@ -93,8 +108,8 @@ class Unifier:
         dims += [v.attr for v in self.callee.values if v.op == "axis" and isinstance(v.attr, Dim)]
         return [d.axis for d in dims if d.axis is not None and not d.tiled]
 
-    def result(self, output: Output) -> tuple[DType | str, tuple[Dim, ...]] | str:
-        """Element type and extents of a result, or the axis that nothing fixes."""
+    def result(self, output: Output, at: Span) -> tuple[DType | str, tuple[Dim, ...]] | str | None:
+        """Element type and extents of a result, or the axis that nothing fixes; None after an error."""
         dims = []
         for d in output.dims:
             if d.axis is None:
@@ -104,6 +119,9 @@ class Unifier:
             if known is None:
                 return d.axis
             dim = known.to.scaled(d.coef)
+            if (dim.axis is None and dim.coef.denominator != 1) or (d.tiled and dim.tiled):
+                self._no_whole(output, dim, at)
+                return None
             dims.append(Dim(dim.coef, dim.axis, True, f"{self.step}:{d.axis}") if d.tiled else dim)
         dtype = output.dtype if isinstance(output.dtype, DType) else self.types[output.dtype][0]
         return dtype, tuple(dims)

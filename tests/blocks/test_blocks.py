@@ -238,3 +238,115 @@ def test_what_a_module_offers() -> None:
     assert [k.name for k in module.b.kernels] == ["double"]
     assert repr(module.b).startswith("<block b")
     assert {n: s.shape for n, s in module.b.out_shapes(x=data(2, 4)).items()} == {"y": (2, 4)}
+
+
+# -- numbers, pieces and calls that fail -------------------------------------------------------------------------------
+
+NUMBERS = """
+map sized<M, N, D>(x: f32[M, N]) -> (y: f32[M, N]) { y <- x * f32(D) }
+map scale<M, N>(x: f32[M, N], s: f32) -> (y: f32[M, N]) { y <- x * s }
+map count<M, N>(x: f32[M, N], n: i64) -> (y: f32[M, N]) { y <- x * f32(n) }
+map per_row<M, N>(x: f32[M, N], g: f32[N]) -> (g: f32[M, N]) { g <- x * g }
+map two<M, N>(x: f32[M, N], inout d: f32[M, N], inout e: f32[M, N]) -> () {
+    d +<- x
+    e +<- x
+}
+kernel linear<M, N, K>(a: bf16[M, K], b: bf16[N, K]) -> (d: bf16[M, N]) { d <- a @ b.T }
+"""
+
+
+def numbers(text: str) -> Any:
+    return coda.loads(STEPS + NUMBERS + text)
+
+
+def test_lengths_of_a_piece_are_whole() -> None:
+    b = numbers("block b<M by 4, N>(x: f32[M, N]) -> (y: f32[M, N]) { y <- sized(x, D=M/2) }").b
+    x = np.ones((6, 2), np.float32)
+    np.testing.assert_array_equal(b(x=x).y[:, 0], [2, 2, 2, 2, 1, 1])
+    with pytest.raises(coda.ArgumentError, match=r"M/2 is no whole number where M is 1"):
+        b(x=np.ones((5, 2), np.float32))
+
+
+def test_numbers_are_rounded_on_their_way_into_a_block() -> None:
+    module = numbers("""
+    block c<M, N>(x: f32[M, N], s: f32 = 0.1) -> (y: f32[M, N]) { y <- scale(x, s=(s - 0.1) * 1e9) }
+    block b<M, N>(x: f32[M, N]) -> (y: f32[M, N]) { y <- c(x, s=0.1) }
+    block i<M, N>(x: f32[M, N], n: i32) -> (y: f32[M, N]) { y <- scale(x, s=n / 1) }
+    block o<M, N>(x: f32[M, N], n: i64) -> (y: f32[M, N]) { y <- i(x, n=n) }
+    """)
+    x = np.ones((1, 2), np.float32)
+    alone = module.c(x=x, s=0.1).y
+    assert alone[0, 0] == np.float32((float(np.float32(0.1)) - 0.1) * 1e9)
+    np.testing.assert_array_equal(module.c(x=x).y, alone)
+    np.testing.assert_array_equal(module.b(x=x).y, alone)
+    for name in ("i", "o"):
+        with pytest.raises(coda.ArgumentError, match="`n` is an i32 integer, got 3000000000"):
+            module[name](x=x, n=3000000000)
+
+
+def test_huge_numbers_are_infinite() -> None:
+    product = " * ".join(["n"] * 20)
+    b = numbers(f"block b<M, N>(x: f32[M, N], n: i64) -> (y: f32[M, N]) {{ y <- scale(x, s=({product} + 2.0) / 2) }}").b
+    assert b(x=np.ones((1, 2), np.float32), n=2**62).y[0, 0] == np.inf
+    assert b(x=np.ones((1, 2), np.float32), n=3).y[0, 0] == np.float32((3**20 + 2) / 2)
+
+
+def test_a_call_that_fails_has_changed_nothing() -> None:
+    module = numbers("""
+    block b<M, N>(x: f32[M, N], n: i64, inout d: f32[M, N]) -> (y: f32[M, N]) {
+        grow(x, sum=d)
+        y <- count(x, n=n * n)
+    }
+    block c<M, N>(x: f32[M, N], inout d: f32[M, N], inout e: f32[M, N]) -> () {
+        grow(x, sum=e)
+        two(x, d=d, e=e)
+    }""")
+    x, d = data(2, 4), data(2, 4, seed=1)
+    before = d.copy()
+    with pytest.raises(coda.ArgumentError, match="`n` is an i64 integer"):
+        module.b(x=x, n=2**62, d=d)
+    with pytest.raises(coda.ArgumentError, match="share memory"):
+        module.c(x=x, d=d, e=d)
+    np.testing.assert_array_equal(d, before)
+
+
+def test_calls_within_calls_of_the_same() -> None:
+    import ml_dtypes
+
+    module = numbers("""
+    block h<M, N>(x: f32[M, N]) -> (y: f32[M, N/4]) { y <- halves(halves(x)) }
+    block d<M, N>(x: f32[M, N]) -> (y: f32[M, N]) { y <- double(added2(double(x), double(double(x)))) }
+    block l<M, D>(x: bf16[M, D], w: bf16[D, D]) -> (y: bf16[M, D]) { y <- linear(linear(x, w), w) }
+    map added2<M, N>(x: f32[M, N], z: f32[M, N]) -> (y: f32[M, N]) { y <- x + z }
+    """)
+    x = data(3, 8)
+    np.testing.assert_array_equal(module.h(x=x).y, x.reshape(3, 2, 4).sum(2))
+    np.testing.assert_array_equal(module.d(x=x).y, 12 * x)
+    a, w = data(3, 4).astype(ml_dtypes.bfloat16), np.eye(4).astype(ml_dtypes.bfloat16)
+    np.testing.assert_array_equal(module.l(x=a, w=w).y, a)
+
+
+def test_an_output_may_have_the_name_of_an_input_that_is_not_cut() -> None:
+    b = numbers("block b<M by 4, N>(x: f32[M, N], g: f32[N]) -> (g: f32[M, N]) { g <- per_row(x, g) }").b
+    x, g = data(6, 8), data(8)
+    np.testing.assert_array_equal(b(x=x, g=g).g, x * g)
+
+
+@pytest.mark.parametrize("shape", [(3, 0), (0, 4), (0, 0)])
+def test_empty_arrays(shape: tuple[int, int]) -> None:
+    b = block("""
+    block b<M, N>(x: f32[M, N]) -> (y: f32[M, N], t: f32[M]) {
+        y1, s = scaled(double(x))
+        y <- double(y1)
+        t <- total(s)
+    }""")
+    out = b(x=np.ones(shape, np.float32))
+    assert out.y.shape == shape
+    assert out.t.shape == shape[:1]
+
+
+def test_tiles_of_memory_are_tiles() -> None:
+    b = block("block b<M, N>(x: f32[M, N]) -> (t: f32[M]) { t <- total(scaled(x).s) }")
+    for tile in ((0, 0), 3):
+        with pytest.raises(coda.ArgumentError, match="tile"):
+            b.memory(x=data(2, 4), tile=tile)
