@@ -469,6 +469,13 @@ CODES: dict[str, Code] = {
         _reduce("d <- sum(p, over=M)", "p: f32[M, M]", axes="M"),
         _reduce("d <- sum(p, over=P)", "p: f32[M, P]", axes="M, P"),
     ),
+    "E0317": Code(
+        "axis as an index",
+        "A value is written without its extents: `bias`, not `bias[N]`. As an index, the length of an axis would be "
+        "one past the last row.",
+        _map("d <- x * r[M]", "r: f32[M]"),
+        _map("d <- x * r", "r: f32[M]"),
+    ),
     # -- stores ----------------------------------------------------------------------------------------------------
     "E0401": Code(
         "output never stored",

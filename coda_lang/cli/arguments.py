@@ -76,7 +76,7 @@ def run_parser() -> argparse.ArgumentParser:
     parser = _parser("coda-run", "Run a kernel of a .coda file and show what comes out.", RUN_EXAMPLES, usage)
     parser.add_argument("file", metavar="FILE", help="the program")
     parser.add_argument(
-        "kernel", metavar="KERNEL", nargs="?", help="a kernel, map or reduce that it defines or imports"
+        "kernel", metavar="KERNEL", nargs="?", help="a kernel, map, reduce or block that it defines or imports"
     )
     data = parser.add_argument_group("data")
     data.add_argument("--dim", metavar="M=512", type=_sizes, action="append", default=[], help="the length of an axis")

@@ -353,6 +353,10 @@ class BlockChecker:
             return outputs if len(targets) == len(outputs) else always
         plural = "" if len(targets) == 1 else "s"
         text = f"{len(targets)} name{plural} for the results of `{callee.name}`, which are {names}"
+        if len(targets) == 1 and "@" in targets[0].text and outputs:
+            text = f"`{callee.name}` has several results, {names}, and one is wanted here"
+            self.report.add("E0505", call.span, text, f"take one: `{callee.name}(…).{outputs[0].name}`", note)
+            return None
         help = "`_` drops a result" if outputs else f"call it on a line of its own: `{callee.name}(…)`"
         if any(o.optional for o in outputs):
             help = "bind all of them, or all but the optional ones (`?`); `_` drops a result"
@@ -535,8 +539,10 @@ class BlockChecker:
     def _unused(self) -> None:
         for output in self.signature.outputs:
             if output.name not in self.stores:
-                text = f"`{output.name}` is never stored"
-                self.report.add("E0401", output.span, text, f"add `{output.name} <- …` to the body")
+                text, help = f"`{output.name}` is never stored", f"add `{output.name} <- …` to the body"
+                if output.name in self._bound:
+                    help = f"`=` names a result without storing it: add `{output.name} <- {output.name}`"
+                self.report.add("E0401", self._bound.get(output.name, output.span), text, help)
         used = self._used | {p.domain.other for p in self.signature.params if p.domain and p.domain.other}
         for p in self.signature.params:
             if p.name not in used:

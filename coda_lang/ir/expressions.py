@@ -203,6 +203,11 @@ class ExpressionChecker(ValueBuilder):
         self._used_params.add(expr.table)
         if index is None:
             return None
+        if isinstance(expr.index, s.Name) and expr.index.text in self.dims.axes and expr.index.text not in frame.locals:
+            text = f"`{expr.index.text}` is a length, and as an index it is one past the last row"
+            help = f"a value has its extents already: write `{expr.table}`"
+            self.report.add("E0317", expr.span, text, help)
+            return None
         row = self.as_kind(index, "I", expr.index.span)
         if row is None or self.kind_of(row) != "I":
             text = f"an index is an integer, and {self.show(index, expr.index.span)}"

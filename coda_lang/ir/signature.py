@@ -164,6 +164,8 @@ class SignatureChecker:
     def _unknown_dtype(self, name: str, span: Span) -> None:
         known = [*DTYPES, *self.dtypes]
         help = did_you_mean(name, known) or f"element types are {', '.join(known)}"
+        if re.fullmatch(r"[A-Z]\w?", name):
+            help = f"declare it behind the axes: `<M, N; {name}: bf16 | f16>`"
         self.report.add("E0106", span, f"unknown element type `{name}`", help)
 
     # -- extents --
