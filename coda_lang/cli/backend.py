@@ -97,7 +97,8 @@ def choose(program: Runnable, options: Options) -> str:
             device.get(0)
         except BackendError as error:
             asked = theirs[0] if theirs else "--backend cuda"
-            raise BackendError(f"{asked} needs a Hopper GPU: {error.message}", error.help) from None
+            advice = terminal.for_the_gpu(error.help) if theirs else error.help
+            raise BackendError(f"{asked} needs a Hopper GPU: {error.message}", advice) from None
         return "cuda"
     if device.available() is not None:
         return "interp"

@@ -41,7 +41,7 @@ def run(options: argparse.Namespace) -> int:
     try:
         device.get(0)
     except BackendError as error:
-        raise BackendError(f"bench needs a Hopper GPU: {error.message}", error.help) from None
+        raise BackendError(f"bench needs a Hopper GPU: {error.message}", terminal.for_the_gpu(error.help)) from None
     from coda_lang.bench import rows
     from coda_lang.bench.run import WrongError, bench
     from coda_lang.environment import describe

@@ -58,6 +58,11 @@ def without_python(help: str | None) -> str | None:
     )
 
 
+def for_the_gpu(help: str | None) -> str | None:
+    """A help of the GPU path, for what the interpreter cannot do."""
+    return help and re.sub(r",? or (run with )?NumPy arrays (\(the|for the) interpreter\)?", "", help)
+
+
 def diagnostics(found: Iterable[Diagnostic]) -> None:
     """Diagnostics on stderr in source order, 20 at most and the rest counted."""
     text = render(found)

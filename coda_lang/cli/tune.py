@@ -38,7 +38,7 @@ def run(options: argparse.Namespace) -> int:
     try:
         device.get(0)
     except BackendError as error:
-        help = f"{error.help}; " if error.help else ""
+        help = f"{terminal.for_the_gpu(error.help)}; " if error.help else ""
         text = f"{help}--dry-run lists the candidates by the model's time, without a GPU"
         raise BackendError(f"tuning needs a Hopper GPU: {error.message}", text) from None
     from coda_lang.tuning.tune import tune
