@@ -107,12 +107,12 @@ def load(file: str) -> coda.Module:
 
 
 def own_programs() -> Iterator[tuple[str, str]]:
-    """Each program where it is defined, once."""
+    """Each kernel, map and reduce where it is defined, once; a block's launches are among them."""
     seen = set()
     for path in sorted(PROGRAMS.glob("*.coda")):
         for name, program in load(path.stem).items():
             where = program.ir.span.source.path
-            if (where, name) not in seen:
+            if isinstance(program, Program) and (where, name) not in seen:
                 seen.add((where, name))
                 yield path.stem, name
 

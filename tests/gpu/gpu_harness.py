@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from gpu_cases import Case
@@ -14,22 +14,24 @@ from coda_lang.call import Call
 from coda_lang.compare import bit_equal_outputs, compare, same_bits
 from coda_lang.interp import DEFAULT_TILE
 from coda_lang.ir.numerics import Array
+from coda_lang.ir.program import Kernel
 
-TORCH = "torch"
+if TYPE_CHECKING:
+    from gpu_random import RandomCase  # brings in torch, which a sanitizer need not see
 
 
-def host_call(case: Case) -> Call:
+def host_call(case: Case | RandomCase) -> Call[Kernel]:
     """The call on host arrays: enough to know what has to be compiled."""
     return case.program.caller.call(case.arguments(), case.outputs, None)
 
 
-def emitted(case: Case) -> Emitted:
+def emitted(case: Case | RandomCase) -> Emitted:
     call = host_call(case)
     gpu, tap = case.program.gpu, _tapped(case)
     return gpu.emit(call, gpu.config(call, case.config, tap), tap)
 
 
-def _tapped(case: Case) -> bool:
+def _tapped(case: Case | RandomCase) -> bool:
     return case.program.ir.product is not None
 
 
@@ -48,7 +50,7 @@ def poisoned(shape: tuple[int, ...], dtype: str, device: int = 0) -> Any:
 class GpuRun:
     """One prepared case."""
 
-    def __init__(self, case: Case, seed: int = 0) -> None:
+    def __init__(self, case: Case | RandomCase, seed: int = 0) -> None:
         self.case = case
         program = case.program
         self.arguments = case.arguments(seed)
@@ -81,7 +83,7 @@ def assert_same_bits(what: str, got: Array, want: Array, context: str = "") -> N
     )
 
 
-def check(case: Case) -> dict[str, float]:
+def check(case: Case | RandomCase) -> dict[str, float]:
     """Run a case and check every output; returns the share of the bound that each uses (0: equal to the bit)."""
     run = GpuRun(case)
     got = run.results()

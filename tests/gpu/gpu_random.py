@@ -111,7 +111,7 @@ class Drawn:
         unit = self._emitted(extents)
         return unit is not None and unit.source == self.emitted.source
 
-    def call(self, extents: dict[str, int]) -> Call:
+    def call(self, extents: dict[str, int]) -> Call[Kernel]:
         return self.program.caller.call(self.arguments(extents, "normal"), self.outputs, None)
 
     def arguments(self, extents: dict[str, int], mode: str, seed: int = 0) -> dict[str, Any]:

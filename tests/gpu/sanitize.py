@@ -63,9 +63,8 @@ def main() -> None:
         compile_all(chosen)
     import cupy
 
-    cupy.cuda.set_allocator(
-        None
-    )  # a pool's blocks are longer than the arrays in them: reads past an end would go unseen
+    # A pool's blocks are longer than the arrays in them: reads past an end would go unseen.
+    cupy.cuda.set_allocator(None)
     start = time.perf_counter()
     failed = []
     for case in chosen:
