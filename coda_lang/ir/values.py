@@ -1,11 +1,13 @@
 """Typed values under construction: emission, kinds and extents, with every mistake reported once.
 
-An operand is an index into the list of values, a `Poly` (an integer literal or an axis length, which serves as
-an integer or a float), or None after an error: what follows from an error is not reported again.
+An operand is an index into the list of values, a `Poly` (a number, such as a literal or an axis length, that serves
+as an integer or a float), or None after an error: what follows from an error is not reported again.
 """
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,12 +29,13 @@ KIND_NAMES = {"F": "a float", "I": "an integer", "B": "a bool"}
 
 @dataclass(frozen=True)
 class Poly:
-    """A number whose kind its use decides: an integer literal, an axis length, or arithmetic on them."""
+    """A number whose kind its use decides: an integer literal, an axis length, or what operations make of them."""
 
-    op: str  # const axis add sub mul neg
-    args: tuple[Poly, ...] = ()
+    op: str  # const, axis, or an operation whose result is of its operands' kind
+    args: tuple[int | Poly, ...] = ()  # of select, the condition is a value
     value: int = 0
     axis: str = ""
+    dims: tuple[Dim, ...] = ()
     size: int = 1
 
 
@@ -106,7 +109,7 @@ class ValueBuilder:
             return self.emit("axis", (), axis_dim(operand.axis), I64 if integer else F32, (), span)
         args = [self.as_kind(a, kind, span) for a in operand.args]
         known = tuple(a for a in args if a is not None)
-        return self.emit(operand.op, known, None, I64 if integer else F32, (), span)
+        return self.emit(operand.op, known, None, I64 if integer else F32, operand.dims, span)
 
     def kind_of(self, operand: Operand) -> str | None:
         if not isinstance(operand, int):
@@ -131,8 +134,10 @@ class ValueBuilder:
         for operand, at in operands:
             if not self.may_compute(operand, at):
                 return None
-        if op in ("add", "sub", "mul", "neg") and all(isinstance(o, Poly) for o, _ in operands):
-            return self._poly(op, tuple(o for o, _ in operands if isinstance(o, Poly)), span)
+        if row.result in ("N", "A"):
+            alike = [o for (o, _), letter in zip(operands, row.params, strict=True) if letter == row.result]
+            if all(isinstance(o, Poly) for o in alike):
+                return self._poly(op, operands, span)
         args = self._check_kinds(op, operands, span)
         if args is None:
             return None
@@ -144,8 +149,20 @@ class ValueBuilder:
             result = self.values[args[row.params.index(row.result)]].type.dtype
         return self.emit(op, args, attr, result, dims, span)
 
-    def _poly(self, op: str, args: tuple[Poly, ...], span: Span) -> Operand:
-        poly = _fold(Poly(op, args, size=1 + sum(a.size for a in args)))
+    def _poly(self, op: str, operands: list[tuple[Operand, Span]], span: Span) -> Operand:
+        """An operation on numbers of open kind, whose result is one: `select(x > 0, 1, 0)` may be stored to an i32."""
+        args: list[int | Poly] = []
+        for (operand, at), letter in zip(operands, OPS[op].params, strict=True):
+            if letter in "FIB" and self.kind_of(operand) != letter:
+                self._wrong_kind(op, operand, letter, at)
+                return None
+            assert operand is not None
+            args.append(operand)
+        dims = self.join([a.dims if isinstance(a, Poly) else self.values[a].type.dims for a in args], operands, span)
+        if dims is None:
+            return None
+        size = 1 + sum(a.size for a in args if isinstance(a, Poly))
+        poly = _fold(Poly(op, tuple(args), dims=dims, size=size))
         if poly.size > POLY_LIMIT:
             text = f"more than {POLY_LIMIT} integers and axis lengths are added and multiplied here"
             self.report.add("E0116", span, text, "say what they are with f32(…)")
@@ -177,14 +194,17 @@ class ValueBuilder:
             if (letter in "FIB" and have != letter) or (letter == "N" and have == "B"):
                 self._wrong_kind(op, operand, letter, at)
                 return None
+            if letter == "A" and have != wanted:  # a number beside a bool
+                self._mixed(op, [o for o, p in zip(operands, row.params, strict=True) if p == letter], span)
+                return None
             args.append(arg)
         return tuple(args)
 
     def _mixed(self, op: str, operands: list[tuple[Operand, Span]], span: Span) -> None:
-        shown = " and ".join(self.show(o, at) for o, at in operands if isinstance(o, int))
+        shown = " and ".join(self.show(o, at) for o, at in operands)
         text = f"`{OPS[op].symbol or op}` needs operands of one kind, and {shown}"
         kinds = {self.kind_of(o) for o, _ in operands}
-        help = "convert with f32(…)" if kinds >= {"F", "I"} else "a bool becomes a number with f32(…) or select(…)"
+        help = "convert with f32(…)" if kinds == {"F", "I"} else "a bool becomes a number with f32(…) or select(…)"
         self.report.add("E0205", span, text, help)
 
     def _wrong_kind(self, op: str, operand: Operand, letter: str, at: Span) -> None:
@@ -234,9 +254,20 @@ class ValueBuilder:
 
 def _fold(poly: Poly) -> Poly:
     """Arithmetic on integer literals is done at once; on axis lengths when they are known."""
-    if all(a.op == "const" for a in poly.args):
-        x = [a.value for a in poly.args]
-        value = -x[0] if poly.op == "neg" else {"add": x[0] + x[-1], "sub": x[0] - x[-1], "mul": x[0] * x[-1]}[poly.op]
+    x = [a.value for a in poly.args if isinstance(a, Poly) and a.op == "const"]
+    if poly.op in _FOLDED and len(x) == len(poly.args):
+        value = _FOLDED[poly.op](x[0], x[-1])
         if abs(value) < 2**63:
             return Poly("const", value=value)
     return poly
+
+
+_FOLDED: dict[str, Callable[[int, int], int]] = {
+    "neg": lambda x, _: -x,
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "min": min,
+    "max": max,
+    "abs": lambda x, _: abs(x),
+}
