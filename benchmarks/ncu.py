@@ -175,7 +175,7 @@ def described(options: argparse.Namespace) -> tuple[Program, Call[Kernel], dict[
     assert isinstance(program, Program)
     sizes = {n: int(x) for text in options.dim for n, _, x in (part.partition("=") for part in text.split(","))}
     outputs = options.outputs.split(",") if options.outputs else None
-    return program, described_call(program.ir, sizes=sizes, optional=options.inputs, outputs=outputs), sizes
+    return program, described_call(program.ir, sizes=sizes, inputs=options.inputs, outputs=outputs), sizes
 
 
 def launch(options: argparse.Namespace) -> None:

@@ -96,7 +96,7 @@ def units(specs: Sequence[Spec], budget: int) -> list[Emitted]:
     found: dict[str, Emitted] = {}
     for spec in specs:
         program = spec.program()
-        call = described_call(program.ir, sizes=spec.sizes(program.ir), optional=spec.inputs, outputs=spec.outputs)
+        call = described_call(program.ir, sizes=spec.sizes(program.ir), inputs=spec.inputs, outputs=spec.outputs)
         gpu = GpuProgram(Caller(program.ir))
         default = gpu.untuned(call)
         asked = problem(call.binding, footprint(call.kernel, call.binding.dtypes, gpu.emit(call, default).direct))
@@ -180,7 +180,7 @@ def one(spec: Spec, options: argparse.Namespace) -> Row:
 def _tuned(spec: Spec) -> bool:
     """Whether the cache has a schedule for this row."""
     program = spec.program()
-    call = described_call(program.ir, sizes=spec.sizes(program.ir), optional=spec.inputs, outputs=spec.outputs)
+    call = described_call(program.ir, sizes=spec.sizes(program.ir), inputs=spec.inputs, outputs=spec.outputs)
     gpu = GpuProgram(Caller(program.ir))
     form = keys.form(call.kernel, call.binding.dtypes, gpu.emit(call, gpu.untuned(call)).direct)
     return TunedStore().get(keys.key(device.get(0).name, form, (spec.m, spec.n, spec.k))) is not None

@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
+from math import prod
 from typing import Any, Protocol
 
 import numpy as np
@@ -51,6 +52,11 @@ class ArrayView:
     owner: Any
     library: str  # "numpy", "cupy", "torch" or, for host memory of others, "dlpack"
     readonly: bool = False
+
+    @property
+    def nbytes(self) -> int:
+        """What the elements take, without what strides leave between them."""
+        return prod(self.shape) * ITEM_BYTES[self.dtype]
 
 
 class Library(Protocol):

@@ -83,7 +83,7 @@ def bench(
     first: dict[str, Any] = {}
     for i, (name, plans) in enumerate(runs.items()):
         tell("compiling", i)
-        results = _once(work, stopwatch, plans[0])
+        results = work.once(plans[0], stopwatch)
         first = first or work.copied(results)
         timed.add(name, rotated(plans))
     for i, name in enumerate(peers, start=len(runs)):
@@ -138,15 +138,6 @@ def _ours(work: Workload, config: Config | str | None, others: Sequence[Config |
             known.add(chosen)
             plans[name or str(chosen)] = [gpu.plan(s.call, chosen) for s in work.sets]
     return plans
-
-
-def _once(work: Workload, stopwatch: GpuStopwatch, plan: Planned) -> dict[str, Any]:
-    """One run on poisoned outputs."""
-    work.restore()
-    work.poison(stopwatch.fill, plan.outputs)
-    results = plan()
-    stopwatch.synchronize()
-    return results
 
 
 def _arguments(work: Workload, tensors: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:

@@ -46,15 +46,11 @@ def run(options: argparse.Namespace) -> int:
     from coda_lang.bench.run import WrongError, bench
     from coda_lang.environment import describe
 
-    lengths = form.lengths(options)
     try:
         with Steps() as progress:
             row = bench(
                 program,
-                sizes=lengths["sizes"],
-                dtypes=lengths["dtypes"],
-                inputs=lengths["optional"],
-                outputs=options.outputs,
+                **form.request(options),
                 config=options.config,
                 peers=peers,
                 rounds=options.rounds,

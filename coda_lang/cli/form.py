@@ -26,16 +26,20 @@ def program(file: str, kernel: str | None, config: str | None) -> Program:
 
 def call(program: Program, options: argparse.Namespace) -> Call[Kernel]:
     """The call that `--dim` and the form's options describe, on packed arrays that exist by address only."""
-    return described_call(program.ir, outputs=options.outputs, **lengths(options))
+    return described_call(program.ir, **request(options))
 
 
-def lengths(options: argparse.Namespace) -> dict[str, Any]:
-    """What random arguments are made from: `sizes`, `dtypes` and `optional` of `data.draw`."""
+def request(options: argparse.Namespace) -> dict[str, Any]:
+    """What `tune`, `bench` and `described_call` make a call from."""
     sizes = collected("--dim", [pair for pairs in options.dim for pair in pairs])
-    return {"sizes": sizes, "dtypes": collected("--dtype", options.dtype), "optional": options.inputs}
+    return {"sizes": sizes, **_chosen(options)}
 
 
 def choices(options: argparse.Namespace) -> dict[str, Any]:
     """What `Program.compile` and `GpuProgram.emitted` are given."""
+    return {"config": options.config, **_chosen(options)}
+
+
+def _chosen(options: argparse.Namespace) -> dict[str, Any]:
     dtypes = collected("--dtype", options.dtype)
-    return {"dtypes": dtypes, "inputs": options.inputs, "outputs": options.outputs, "config": options.config}
+    return {"dtypes": dtypes, "inputs": options.inputs, "outputs": options.outputs}

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
-
-import numpy as np
 
 from coda_lang import arrays
 from coda_lang.api import Program
@@ -16,15 +13,14 @@ from coda_lang.backend_cutlass.config import Config
 from coda_lang.backend_cutlass.program import GpuProgram
 from coda_lang.backend_cutlass.report import Report, spill_warning
 from coda_lang.call import Call, Caller, check_domains
+from coda_lang.cli import transfer
 from coda_lang.cli.backend import Options, Ran
 from coda_lang.cli.comparison import compare
 from coda_lang.errors import ArgumentError, BackendError
 from coda_lang.interp import DEFAULT_TILE
 from coda_lang.interp.run import Progress
 from coda_lang.ir.numerics import Array
-from coda_lang.ir.program import Kernel, Output, Param
-
-DEVICE = 0
+from coda_lang.ir.program import Kernel
 
 
 @dataclass(frozen=True)
@@ -43,8 +39,6 @@ class Launched:
 
 def run(program: Program, arguments: Mapping[str, Any], options: Options, progress: Progress | None) -> Ran:
     """Runs, and compares with the interpreter if that is asked for. Raises ArgumentError or BackendError."""
-    if not any(isinstance(x, np.ndarray) for x in arguments.values()):
-        raise ArgumentError(f"{program.name} takes no array: run it with --backend interp")
     if options.check_domains:
         check_domains(Caller(program.ir).call(arguments, options.outputs, None))
     done = launch(program, arguments, options)
@@ -66,20 +60,15 @@ def launch(program: Program, arguments: Mapping[str, Any], options: Options) -> 
     """Copies the arguments to the GPU, compiles, runs once and copies the results back."""
     caller = Caller(program.ir)
     gpu = GpuProgram(caller)
-    there = {n: arrays.to_device(x, DEVICE, n) if isinstance(x, np.ndarray) else x for n, x in arguments.items()}
-    call = caller.call(there, options.outputs, None)
+    call = caller.call(transfer.to_device(program.name, arguments), options.outputs, None)
     tap = _tap(gpu, call, options) if options.compare else None
     plan = gpu.plan(call, options.config, tap=tap)
-    _synchronise()
-    start = time.perf_counter()
-    results = plan()
-    _synchronise()
-    seconds = time.perf_counter() - start
-    targets: list[Param | Output] = [*call.kernel.params, *call.kernel.outputs]
-    types = {t.name: call.binding.dtype(t).name for t in targets if t.name in results}
-    host = {n: arrays.to_numpy(arrays.view(x, n, types[n]), n) for n, x in results.items()}
+    seconds = transfer.seconds(plan)
+    host = transfer.to_host(call.binding, plan.outputs)
     acc = None if tap is None else arrays.to_numpy(tap, "acc")
-    return Launched(device.get(DEVICE).name, host, acc, plan.tile, plan.config, plan.report, plan.notes, seconds)
+    return Launched(
+        device.get(transfer.DEVICE).name, host, acc, plan.tile, plan.config, plan.report, plan.notes, seconds
+    )
 
 
 def _tap(gpu: GpuProgram, call: Call[Kernel], options: Options) -> Any:
@@ -94,13 +83,7 @@ def _tap(gpu: GpuProgram, call: Call[Kernel], options: Options) -> Any:
     except (ArgumentError, BackendError):
         return None
     shape = (call.binding.length(kernel.rows), call.binding.length(kernel.cols))
-    return arrays.library("cupy").empty(shape, "f32", DEVICE)
-
-
-def _synchronise() -> None:
-    import cupy
-
-    cupy.cuda.get_current_stream(DEVICE).synchronize()
+    return arrays.library("cupy").empty(shape, "f32", transfer.DEVICE)
 
 
 def _note(done: Launched) -> str:

@@ -2,52 +2,37 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from coda_lang import arrays
 from coda_lang.arrays import ITEM_BYTES, ArrayView
 from coda_lang.backend_cutlass import device
 from coda_lang.backend_cutlass.block import PlannedBlock
 from coda_lang.blocks.expand import Launch
 from coda_lang.blocks.program import BlockProgram
 from coda_lang.call import check_domains
+from coda_lang.cli import transfer
 from coda_lang.cli.backend import Options, Ran, temporaries
 from coda_lang.cli.comparison import Line, compare
-from coda_lang.errors import ArgumentError
 from coda_lang.interp import DEFAULT_TILE
 from coda_lang.interp.run import Progress
 from coda_lang.ir.numerics import STORAGE, Array
-from coda_lang.ir.program import Output, Param
-
-DEVICE = 0
 
 
 def run(program: BlockProgram, arguments: Mapping[str, Any], options: Options, progress: Progress | None) -> Ran:
     """Compiles, runs once and copies the results back. To compare, each launch is held against the interpreter on the
     very arrays that it read. Raises ArgumentError or BackendError."""
-    if not any(isinstance(x, np.ndarray) for x in arguments.values()):
-        raise ArgumentError(f"{program.name} takes no array: run it with --backend interp")
-    there = {n: arrays.to_device(x, DEVICE, n) if isinstance(x, np.ndarray) else x for n, x in arguments.items()}
-    call = program.caller.call(there, options.outputs, None)
+    call = program.caller.call(transfer.to_device(program.name, arguments), options.outputs, None)
     if options.check_domains:
         check_domains(call)
     plan = program.gpu.plan(call)
     compared = _compare(program, plan, progress) if options.compare else ()
-    seconds = 0.0
-    if not options.compare:  # a second run would add to `inout` inputs again
-        _synchronise()
-        start = time.perf_counter()
-        plan()
-        _synchronise()
-        seconds = time.perf_counter() - start
-    targets: list[Param | Output] = [*call.kernel.params, *call.kernel.outputs]
-    types = {t.name: call.binding.dtype(t).name for t in targets}
-    host = {n: arrays.to_numpy(arrays.view(x, n, types[n]), n) for n, x in plan.outputs.items()}
-    name = device.get(DEVICE).name
+    # Not both: a second run would add to `inout` inputs again.
+    seconds = 0.0 if options.compare else transfer.seconds(plan)
+    host = transfer.to_host(call.binding, plan.outputs)
+    name = device.get(transfer.DEVICE).name
     remarks = (temporaries(plan.memory), *plan.notes)
     facts = {"gpu": name, "launches": [_described(launch, planned) for launch, planned in plan.steps]}
     return Ran("cuda", name, host, seconds, DEFAULT_TILE, remarks, compared, facts)
@@ -64,7 +49,7 @@ def _compare(program: BlockProgram, plan: PlannedBlock, progress: Progress | Non
         views = plan.views(launch)
         before = {n: _read(views[n]) for n in launch.tensors}
         planned()
-        _synchronise()
+        transfer.synchronise()
         updated = [p.name for p in launch.kernel.params if p.inout]
         after = {n: _read(views[n]) for n in updated} | {n: _read(v) for n, v in plan.results(launch).items()}
         given = {**before, **launch.scalars, **launch.axes}
@@ -86,9 +71,3 @@ def _read(view: ArrayView) -> Array:
     raw = cupy.ndarray((count * item,), cupy.uint8, cupy.cuda.MemoryPointer(memory, 0)).get()
     flat = raw.view(STORAGE[view.dtype])
     return np.lib.stride_tricks.as_strided(flat, view.shape, tuple(s * item for s in view.strides)).copy()
-
-
-def _synchronise() -> None:
-    import cupy
-
-    cupy.cuda.get_current_stream(DEVICE).synchronize()

@@ -43,14 +43,10 @@ def run(options: argparse.Namespace) -> int:
         raise BackendError(f"tuning needs a Hopper GPU: {error.message}", text) from None
     from coda_lang.tuning.tune import tune
 
-    lengths = form.lengths(options)
     with Steps() as progress:
         found = tune(
             program,
-            sizes=lengths["sizes"],
-            dtypes=lengths["dtypes"],
-            inputs=lengths["optional"],
-            outputs=options.outputs,
+            **form.request(options),
             budget=options.budget,
             save=not options.no_save,
             progress=progress,

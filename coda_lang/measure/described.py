@@ -21,20 +21,20 @@ def described_call(
     *,
     sizes: Mapping[str, int] | None = None,
     dtypes: Mapping[str, str] | None = None,
-    optional: Collection[str] = (),
+    inputs: Collection[str] = (),
     outputs: Collection[str] | None = None,
 ) -> Call[Kernel]:
-    """The call that `data.draw` would make arguments for. Nothing is made.
+    """The call that `data.draw` would make arguments for, with the optional `inputs`. Nothing is made.
 
     Raises:
         ArgumentError: as `data.draw`, and as a call.
     """
-    given, binding = shapes(kernel, sizes=sizes, dtypes=dtypes, optional=optional)
+    given, binding = shapes(kernel, sizes=sizes, dtypes=dtypes, optional=inputs)
     arguments: dict[str, object] = dict(binding.extents)
     for p in kernel.params:
         if p.name in given:
             arguments[p.name] = described_array(given[p.name].shape, given[p.name].dtype)
-        elif p.host and (p.default is None or p.name in optional):
+        elif p.host and (p.default is None or p.name in inputs):
             arguments[p.name] = 1  # no number of the host's decides what is compiled
     return Caller(kernel).call(arguments, outputs, None)
 

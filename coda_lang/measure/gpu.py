@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from coda_lang import arrays
-from coda_lang.arrays import ITEM_BYTES, ArrayView
+from coda_lang.arrays import ArrayView
 from coda_lang.backend_cutlass import device, driver
 from coda_lang.backend_cutlass.abi import Emitted
 from coda_lang.backend_cutlass.build import compile_kernel
@@ -85,14 +85,11 @@ class GpuStopwatch:
 
     def fill(self, view: ArrayView, byte: int) -> None:
         """Sets every byte of a packed array."""
-        size = ITEM_BYTES[view.dtype]
-        for extent in view.shape:
-            size *= extent
-        if not size:
+        if not view.nbytes:
             return
         with self._current():
             pointer, stream = ctypes.c_void_p(view.pointer), ctypes.c_void_p(self._stream())
-            status = self._cuda.raw.cuMemsetD8Async(pointer, ctypes.c_ubyte(byte), ctypes.c_size_t(size), stream)
+            status = self._cuda.raw.cuMemsetD8Async(pointer, ctypes.c_ubyte(byte), ctypes.c_size_t(view.nbytes), stream)
             self._cuda.check(status, "cuMemsetD8Async")
 
     def synchronize(self) -> None:

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from math import ceil, prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from coda_lang import arrays
-from coda_lang.arrays import ITEM_BYTES, ArrayView, packed_strides
+from coda_lang.arrays import ArrayView, packed_strides
 from coda_lang.binding import Binding
 from coda_lang.call import Call, Caller
 from coda_lang.data import draw, shapes
@@ -22,6 +22,10 @@ from coda_lang.errors import ArgumentError
 from coda_lang.ir.numerics import Array
 from coda_lang.ir.program import Kernel, Param
 from coda_lang.ir.types import const_dim
+
+if TYPE_CHECKING:
+    from coda_lang.backend_cutlass.planned import Planned
+    from coda_lang.measure.gpu import GpuStopwatch
 
 L2_BYTES = 60 * 2**20  # H100: 50 MB, H200: 50 MB, with room
 MOST_SETS = 32
@@ -59,7 +63,7 @@ class Workload:
         self.library = arrays.cuda_library(first.tensors.values())
         self._updated = {p.name for p in first.kernel.params if p.inout}
         self._pristine = {n: _copied(self.library, first.tensors[n]) for n in self._updated}
-        used = sum(_bytes(v) for v in first.tensors.values())
+        used = sum(v.nbytes for v in first.tensors.values())
         count = min(MOST_SETS, max(1, ceil(2 * L2_BYTES / max(1, used))))
         self.sets = [self._set(caller, dict(arguments), first, outputs, i) for i in range(count)]
 
@@ -90,6 +94,14 @@ class Workload:
         """What a run left, kept from the next one."""
         types = {n: self.binding.dtype(self.kernel.target(n)).name for n in results}
         return {n: _copied(self.library, arrays.view(x, n, types[n])) for n, x in results.items()}
+
+    def once(self, plan: Planned, stopwatch: GpuStopwatch) -> dict[str, Any]:
+        """One run to its end on first values and poisoned outputs."""
+        self.restore()
+        self.poison(stopwatch.fill, plan.outputs)
+        results = plan()
+        stopwatch.synchronize()
+        return results
 
     def poison(self, fill: Callable[[ArrayView, int], None], results: Mapping[str, Any]) -> None:
         """Writes NaN wherever a call must write, so that what it leaves out is seen."""
@@ -170,7 +182,3 @@ def _copied(library: str, view: ArrayView) -> Any:
 
 def _packed(view: ArrayView) -> bool:
     return view.strides == packed_strides(view.shape) and view.pointer % 256 == 0
-
-
-def _bytes(view: ArrayView) -> int:
-    return prod(view.shape) * ITEM_BYTES[view.dtype]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+
+from coda_lang.measure.series import medians
 
 ROUNDS, LAST_ROUNDS = (3, 5), 10
 FINALISTS = 4
@@ -35,7 +36,7 @@ def race(names: Sequence[str], baseline: str, measure: Measure) -> dict[str, Sta
     alive = list(dict.fromkeys([baseline, *names]))
     for stage, rounds in enumerate((*ROUNDS, LAST_ROUNDS)):
         samples = measure(alive, rounds)
-        times = {name: statistics.median(x) for name, x in samples.items()}
+        times = medians(samples)
         best, order = min(times.values()), sorted(alive, key=lambda name: times[name])
         kept = order if stage == len(ROUNDS) else _kept(order, times)
         for place, name in enumerate(order, start=1):

@@ -111,8 +111,9 @@ def tune(
     if program.ir.product is None:
         raise ArgumentError(f"{program.name}: a {program.kind} has no schedule to tune")
     if arguments is None:
-        refuse_capture(arrays.library(_library()).stream(0))
-        arguments = drawn_on_device(program.ir, _library(), seed=seed, sizes=sizes, dtypes=dtypes, optional=inputs)
+        library = _library()
+        refuse_capture(arrays.library(library).stream(0))
+        arguments = drawn_on_device(program.ir, library, seed=seed, sizes=sizes, dtypes=dtypes, optional=inputs)
     contest = _Contest(program, Workload(Caller(program.ir), arguments, outputs), workers, progress)
     tuning = contest.run(budget)
     saved: Path | None = None
@@ -209,18 +210,11 @@ class _Contest:
 
     def _check(self, config: Config, plan: Planned) -> str | None:
         """Run once on poisoned outputs, and compare with what the default leaves."""
-        results = self._once(plan)
+        results = self.workload.once(plan, self.stopwatch)
         if config == self.default:
             self.reference = self.workload.copied(results)
             return None
         return disagreement(self.workload.binding, self.reference, results)
-
-    def _once(self, plan: Planned) -> dict[str, Any]:
-        self.workload.restore()
-        self.workload.poison(self.stopwatch.fill, plan.outputs)
-        results = plan()
-        self.stopwatch.synchronize()
-        return results
 
     def _race(self, configs: Sequence[Config]) -> dict[Config, Standing]:
         names = {str(c): c for c in [self.default, *configs]}

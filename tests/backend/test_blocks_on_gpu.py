@@ -23,7 +23,7 @@ from coda_lang.backend_cutlass import program as gpu
 from coda_lang.backend_cutlass.abi import output_key
 from coda_lang.backend_cutlass.device import Device
 from coda_lang.call import Call
-from coda_lang.cli import gpu_block
+from coda_lang.cli import gpu_block, transfer
 from coda_lang.cli.backend import Options
 from coda_lang.data import draw
 from coda_lang.errors import ArgumentError
@@ -257,7 +257,7 @@ def test_the_command_line_runs_and_compares_blocks(
     program = coda.load(PROGRAMS / "llama_layer.coda").llama_head_bwd
     arguments = drawn(program, M=40, D=64, V=96)
     monkeypatch.setattr(arrays, "to_device", lambda x, device, name: on_device(on_gpu, {name: x})[name])
-    monkeypatch.setattr(gpu_block, "_synchronise", lambda: None)
+    monkeypatch.setattr(transfer, "synchronise", lambda: None)
     monkeypatch.setattr(gpu_block, "_read", lambda view: host(view).copy())
     monkeypatch.setattr(gpu_block.device, "get", lambda ordinal: Device(ordinal, "Fake GPU", 132, 0))
     want = program.interpret(**{n: np.copy(x) if isinstance(x, np.ndarray) else x for n, x in arguments.items()})

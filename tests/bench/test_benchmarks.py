@@ -49,7 +49,7 @@ def every() -> Iterator[Spec]:
 def test_every_row_is_a_call_of_its_shape(group: str) -> None:
     for spec in GROUPS[group]:
         program = spec.program()
-        call = described_call(program.ir, sizes=spec.sizes(program.ir), optional=spec.inputs, outputs=spec.outputs)
+        call = described_call(program.ir, sizes=spec.sizes(program.ir), inputs=spec.inputs, outputs=spec.outputs)
         gpu = GpuProgram(Caller(program.ir))
         config = gpu.untuned(call)
         assert rejection(config, footprint(call.kernel, call.binding.dtypes)) is None

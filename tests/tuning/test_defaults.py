@@ -44,7 +44,7 @@ def call(kernel: Kernel, rows: int, cols: int, head: int, whole: bool) -> Call[K
     sizes = {kernel.rows.axis: rows, kernel.cols.axis: cols, "K": 4096}
     sizes |= {s.inner.axis: head for s in kernel.splits if s.inner.axis is not None}
     outputs = [o.name for o in kernel.outputs] if whole else None
-    return described_call(kernel, sizes=sizes, optional=optional, outputs=outputs)
+    return described_call(kernel, sizes=sizes, inputs=optional, outputs=outputs)
 
 
 def lines() -> Iterator[str]:
