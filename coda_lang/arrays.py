@@ -58,6 +58,14 @@ class ArrayView:
         """What the elements take, without what strides leave between them."""
         return prod(self.shape) * ITEM_BYTES[self.dtype]
 
+    @property
+    def span(self) -> tuple[int, int]:
+        """The addresses of its first byte and past its last one; an empty array has a span too."""
+        reach = [(n - 1) * s for n, s in zip(self.shape, self.strides, strict=True)]
+        low, high = sum(r for r in reach if r < 0), sum(r for r in reach if r > 0)
+        item = ITEM_BYTES[self.dtype]
+        return self.pointer + low * item, self.pointer + (high + 1) * item
+
 
 class Library(Protocol):
     """What the launcher needs of CuPy or torch."""

@@ -305,8 +305,8 @@ def overlap(x: ArrayView, y: ArrayView) -> bool:
     """Whether two arrays share an element. Only addresses are looked at, so device memory is as good as the host's."""
     if 0 in x.shape or 0 in y.shape or x.device != y.device:
         return False
-    spans = [_extent(v) for v in (x, y)]
-    if spans[0][1] <= spans[1][0] or spans[1][1] <= spans[0][0]:
+    (start, end), (other, past) = x.span, y.span
+    if end <= other or past <= start:
         return False
     try:
         return np.shares_memory(_addresses(x), _addresses(y), max_work=10_000)  # type: ignore[arg-type]
@@ -322,13 +322,6 @@ def _overlaps_itself(v: ArrayView) -> bool:
             return 0 not in v.shape
         reach += stride * (n - 1)
     return False
-
-
-def _extent(v: ArrayView) -> tuple[int, int]:
-    size = arrays.ITEM_BYTES[v.dtype]
-    low = sum(min(0, (n - 1) * s) for n, s in zip(v.shape, v.strides, strict=True))
-    high = sum(max(0, (n - 1) * s) for n, s in zip(v.shape, v.strides, strict=True))
-    return v.pointer + low * size, v.pointer + (high + 1) * size
 
 
 class _Addresses:

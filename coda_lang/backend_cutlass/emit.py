@@ -36,7 +36,7 @@ from coda_lang.backend_cutlass.cuda_ops import STORAGE
 from coda_lang.backend_cutlass.emit_reduce import emit_reduce
 from coda_lang.backend_cutlass.functor import Functor, Member, Table, Text, count, note
 from coda_lang.backend_cutlass.naming import identifier, joined
-from coda_lang.backend_cutlass.parameters import Fields, block_text, extent_field, scalar_ctype
+from coda_lang.backend_cutlass.parameter_fields import Fields, block_text, extent_field, scalar_ctype
 from coda_lang.backend_cutlass.shapes import Form, form_of, forms, grid_of
 from coda_lang.errors import ArgumentError, BackendError
 from coda_lang.ir.ops import WELFORD_PARTS

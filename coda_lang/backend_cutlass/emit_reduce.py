@@ -16,7 +16,7 @@ from coda_lang.backend_cutlass.abi import Emitted, Extent, Pointer, Scalar, Stri
 from coda_lang.backend_cutlass.cuda_ops import STORAGE, WIDE
 from coda_lang.backend_cutlass.functor import Text, note
 from coda_lang.backend_cutlass.naming import identifier, joined
-from coda_lang.backend_cutlass.parameters import Fields, block_text, extent_field, scalar_ctype
+from coda_lang.backend_cutlass.parameter_fields import Fields, block_text, extent_field, scalar_ctype
 from coda_lang.ir.program import Kernel, Output, Param, Store, Value
 from coda_lang.ir.types import Dim, DType
 

@@ -14,12 +14,12 @@ from typing import Any
 
 from coda_lang import arrays
 from coda_lang.arrays import ArrayView
-from coda_lang.backend_cutlass import device, driver, params
+from coda_lang.backend_cutlass import device, driver, parameter_values
 from coda_lang.backend_cutlass.abi import Emitted, Extent, grid
 from coda_lang.backend_cutlass.build import Cubin
 from coda_lang.backend_cutlass.device import Device
 from coda_lang.backend_cutlass.driver import Driver
-from coda_lang.backend_cutlass.params import Addresses, Block, Number
+from coda_lang.backend_cutlass.parameter_values import Addresses, Block, Number
 from coda_lang.backend_cutlass.staging import Copy, Needs, stage
 from coda_lang.errors import ArgumentError, BackendError
 from coda_lang.ir.types import Dim
@@ -222,7 +222,7 @@ class Launchable:
         )
         template = self._templates.get(key)
         if template is None:
-            block, addresses = params.fill(self.emitted, fitting, scalars, length, self.cuda)
+            block, addresses = parameter_values.fill(self.emitted, fitting, scalars, length, self.cuda)
             template = _Template(block, addresses, grid(self.emitted, length, loaded.device.multiprocessors))
             while len(self._templates) >= _TEMPLATES:
                 self._templates.pop(next(iter(self._templates)), None)

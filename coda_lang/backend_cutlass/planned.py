@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from coda_lang import arrays
-from coda_lang.arrays import ITEM_BYTES, ArrayView
+from coda_lang.arrays import ArrayView
 from coda_lang.backend_cutlass.abi import Emitted, output_key
 from coda_lang.backend_cutlass.config import Config
 from coda_lang.backend_cutlass.launch import Launchable, Plan
@@ -112,13 +112,7 @@ def _results(call: Call[Kernel]) -> dict[str, Any]:
 
 def _apart(views: Iterable[ArrayView]) -> bool:
     """Whether the arrays lie one after the other in memory: quick to see, and usual."""
-    spans = []
-    for v in views:
-        reach = [(n - 1) * s for n, s in zip(v.shape, v.strides, strict=True)]
-        low, high = sum(r for r in reach if r < 0), sum(r for r in reach if r > 0)
-        item = ITEM_BYTES[v.dtype]
-        spans.append((v.pointer + low * item, v.pointer + (high + 1) * item))
-    spans.sort()
+    spans = sorted(v.span for v in views)
     return all(end <= start for (_, end), (start, _) in pairwise(spans))
 
 

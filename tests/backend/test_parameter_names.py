@@ -15,7 +15,7 @@ from coda_lang.backend_cutlass.build import compile_kernel
 from coda_lang.backend_cutlass.cache import Cache
 from coda_lang.backend_cutlass.emit import TAP, emit
 from coda_lang.backend_cutlass.naming import identifier, joined, name_of, of_entry
-from coda_lang.backend_cutlass.parameters import Fields
+from coda_lang.backend_cutlass.parameter_fields import Fields
 from coda_lang.errors import BackendError
 from coda_lang.ir.passes import specialise
 from coda_lang.ir.program import Kernel
