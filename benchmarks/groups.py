@@ -14,6 +14,7 @@ HERE = Path(__file__).parent
 PROGRAMS = HERE.parent / "programs"
 HEAD, POSITIONS = 128, 16384
 PLAIN = ("cublas",)
+LAYERS = ((2048, 5632), (4096, 11008), (8192, 22016))  # hidden size and MLP
 
 
 @dataclass(frozen=True)
@@ -120,7 +121,7 @@ def _groups() -> dict[str, list[Spec]]:
         groups[f"backward-{size}"] = _sized(BACKWARD, size, size, size)
     groups["layouts"] = [replace(s, peers=PLAIN) for size in (4096, 8192) for s in _sized(LAYOUTS, size, size, size)]
     groups["cross-entropy"] = [s for v in (32768, 131072) for s in _sized(HEADS, 4096, v, 4096)]
-    for width, mlp in ((2048, 5632), (4096, 11008), (8192, 22016)):
+    for width, mlp in LAYERS:
         groups[f"layer-{width}"] = _layer(16384, width, mlp)
     rows = [2**i for i in range(4, 18)]
     for name, spec in (("linear", LINEAR[0]), ("swiglu", FUSED[0]), ("residual", FUSED[4])):

@@ -5,6 +5,7 @@
     python benchmarks/run.py measure GROUP… --out DIR          tunes and measures; another call goes on where it ended
     python benchmarks/run.py host --out DIR                    host time of each way to call
     python benchmarks/run.py startup --out DIR                 the first call, cold and from the cache
+    python benchmarks/run.py reduces --out DIR                 what the reduces of a layer cost, beside their products
     python benchmarks/run.py merge DIR RESULTS.json            one file of all of them
     python benchmarks/run.py show RESULTS.json [--plots DIR]   the table, in Markdown; the pictures
 
@@ -50,6 +51,11 @@ from coda_lang.tuning.tune import tune
 
 BUDGET = 16
 FIRST = 0.6  # of the budget, as the tuner divides it
+OTHERS = {
+    "host": "microseconds",
+    "startup": "seconds",
+    "reduces": "reduces",
+}  # files that are no groups, and their keys
 TYPICAL_SECONDS = 60.0  # of a row, until one was measured
 
 
@@ -231,6 +237,13 @@ def startup(folder: Path) -> None:
     _keep(folder / "startup.json", {"seconds": {kernel: cold_and_cached(file, kernel) for file, kernel in KERNELS}})
 
 
+def reduces(folder: Path) -> None:
+    from groups import LAYERS
+    from reduces import shares
+
+    _keep(folder / "reduces.json", {"reduces": [row for width, mlp in LAYERS for row in shares(width, mlp)]})
+
+
 def _keep(path: Path, data: dict[str, Any]) -> None:
     whole = {**describe(), **data}
     write_atomically(path, (json.dumps(whole, indent=1) + "\n").encode())
@@ -241,16 +254,15 @@ def merge(folder: Path, target: Path) -> None:
     """The rows of all groups in one file, with host times and startup if they are there."""
     parts, about, failed = [], {}, {}
     for path in sorted(folder.glob("*.json")):
-        if path.name in ("host.json", "startup.json"):
+        if path.stem in OTHERS:
             continue
         here, rows = results.read(path)
         failed |= here.pop("failed", {})
         about = about or here
         parts.append(rows)
-    for name in ("host", "startup"):
+    for name, key in OTHERS.items():
         if (folder / f"{name}.json").exists():
-            data = json.loads((folder / f"{name}.json").read_text())
-            about[name] = data.get("microseconds") or data.get("seconds")
+            about[name] = json.loads((folder / f"{name}.json").read_text())[key]
     order = {name: i for i, name in enumerate(GROUPS)}
     merged = sorted(results.merged(parts), key=lambda r: order.get(r.group, len(order)))
     results.write(target, merged, {**about, **({"failed": failed} if failed else {})})
@@ -310,7 +322,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             sub.add_argument("--rounds", type=int, default=10)
             sub.add_argument("--peers", help="in place of each row's own, separated by commas")
             sub.add_argument("--untuned-peers", action="store_true")
-    for name in ("host", "startup"):
+    for name in OTHERS:
         commands.add_parser(name).add_argument("--out", type=Path, required=True)
     sub = commands.add_parser("merge")
     sub.add_argument("folder", type=Path)
@@ -332,6 +344,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         host(options.out)
     elif options.command == "startup":
         startup(options.out)
+    elif options.command == "reduces":
+        reduces(options.out)
     elif options.command == "merge":
         merge(options.folder, options.results)
     else:

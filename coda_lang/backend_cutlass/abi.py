@@ -113,14 +113,14 @@ class Emitted:
     segments: tuple[tuple[Dim, int, int], ...] = ()  # (extent, k, tile): k divides it, it divides tile; see `misfit`
 
 
-def grid(emitted: Emitted, length: Callable[[Dim], int], multiprocessors: int) -> tuple[int, int, int]:
-    """The launch grid, in blocks. `length` gives the extents of the call."""
+def grid(emitted: Emitted, length: Callable[[Dim], int], clusters: int) -> tuple[int, int, int]:
+    """The launch grid, in blocks. `length` gives the extents of the call; `clusters` run at once on the device."""
     if not emitted.persistent:
         return prod(-(-length(dim) // per) for dim, per in emitted.blocks), 1, 1
     (rows, tile_m), (cols, tile_n) = emitted.blocks
     m, n = emitted.cluster
     tiles = -(-length(rows) // (tile_m * m)) * -(-length(cols) // (tile_n * n))
-    return min(tiles, max(1, multiprocessors // (m * n))) * m, n, 1
+    return min(tiles, max(1, clusters)) * m, n, 1
 
 
 def misfit(emitted: Emitted, length: Callable[[Dim], int]) -> str | None:

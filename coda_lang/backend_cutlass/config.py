@@ -1,4 +1,4 @@
-"""Schedules: what one is, why one cannot be built for a kernel, and which one a call gets that names none."""
+"""Schedules: what one is, and why one cannot be built for a kernel."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from typing import Literal
 
 from coda_lang.errors import ArgumentError
 
-DEVICE_TILES = 132  # one tile for each multiprocessor of an H100 or H200
-MANY_TILES = 16 * DEVICE_TILES  # so many tiles of 128 x 128 that the last wave hardly shows
 SHARED_LIMIT = 232_448  # bytes of shared memory that one block of sm_90 may use
 
 
@@ -199,34 +197,3 @@ def asked(config: Config | str, need: Footprint) -> Config:
     elif rejection(most, need) is None:
         reason += f"; at most stages={most.stages} fit"
     raise ArgumentError(f"the schedule {chosen} does not fit: {reason}")
-
-
-def default(need: Footprint, rows: int | None = None, cols: int | None = None) -> Config:
-    """The configuration of a call that names none.
-
-    Pingpong hides one tile's epilogue behind the next tile's mainloop. Where tiles are only stored the epilogue is
-    short: then the wide cooperative tile wins while the last wave shows (4096³ on an H200: 1.008 against 1.027 of
-    cuBLAS's time for a plain product). 128x192 pingpong would win where it does not (8192³: 0.905 against 0.966), but
-    some programs spill a register there. The runs are in benchmarks/results.
-    A problem of few rows takes flatter tiles, one of too few tiles to fill the device does without clusters.
-    """
-    if rows is not None and rows <= 64:
-        flat = Config(64, 128, 1, 1, "pingpong", epilogue_n=32)
-        fit = deepest(flat, need)
-        return fit if rejection(fit, need) is None else deepest(replace(flat, store_stages=1), need)
-    tiles = -(-rows // 128) * -(-cols // 128) if rows is not None and cols is not None else MANY_TILES
-    clusters = 2 if tiles >= DEVICE_TILES else 1
-    if need.store_bytes and not need.load_bytes and not need.reduce_bytes and 4 * DEVICE_TILES <= tiles < MANY_TILES:
-        fit = deepest(Config(128, 256, 2, 1, "cooperative"), need)
-        if rejection(fit, need) is None and fit.stages >= 4:
-            return fit
-    wide = [
-        Config(128, 128, clusters, 1, "pingpong", epilogue_n=e, store_stages=s) for e, s in ((64, 2), (32, 2), (32, 1))
-    ]
-    return _first_that_fits(wide, need)
-
-
-def _first_that_fits(configs: list[Config], need: Footprint) -> Config:
-    """The first that keeps five mainloop stages or more; else the one that keeps most."""
-    fits = [deepest(c, need) for c in configs]
-    return next((c for c in fits if c.stages >= 5 and rejection(c, need) is None), max(fits, key=lambda c: c.stages))

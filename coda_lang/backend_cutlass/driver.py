@@ -26,6 +26,7 @@ STREAM_CAPTURE_IMPLICIT = 906
 MULTIPROCESSOR_COUNT = 16
 COMPUTE_MAJOR, COMPUTE_MINOR = 75, 76
 MAX_DYNAMIC_SHARED_BYTES = 8
+CLUSTER_DIMENSION = 4  # CUlaunchAttributeID
 
 _HELP = {
     OUT_OF_MEMORY: "free GPU memory (other processes, the caching allocators of torch and CuPy) or use smaller arrays",
@@ -37,6 +38,25 @@ _HELP = {
 }
 # An error of the kernel itself: the context is unusable from then on.
 _FAULTS = (700, 702, 714, 715, 716, 717, 718, 719)
+
+
+class _Attribute(ctypes.Structure):
+    """CUlaunchAttribute with the size of a cluster."""
+
+    _fields_ = (("id", ctypes.c_int), ("pad", ctypes.c_int), ("value", ctypes.c_uint * 16))
+
+
+class _LaunchConfig(ctypes.Structure):
+    """CUlaunchConfig."""
+
+    _fields_ = (
+        ("grid", ctypes.c_uint * 3),
+        ("block", ctypes.c_uint * 3),
+        ("shared", ctypes.c_uint),
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.POINTER(_Attribute)),
+        ("count", ctypes.c_uint),
+    )
 
 
 class Driver:
@@ -112,6 +132,14 @@ class Driver:
         status = self.raw.cuFuncSetAttribute(ctypes.c_void_p(function), MAX_DYNAMIC_SHARED_BYTES, size)
         self.check(status, f"{size} bytes of shared memory")
 
+    def active_clusters(self, function: int, cluster: tuple[int, int], threads: int, shared: int) -> int:
+        """How many clusters of `cluster` blocks the current device runs at once. They lie within a GPC each."""
+        attribute = _Attribute(CLUSTER_DIMENSION, 0, (ctypes.c_uint * 16)(*cluster, 1))
+        grid = (ctypes.c_uint * 3)(*cluster, 1)
+        config = _LaunchConfig(grid, (ctypes.c_uint * 3)(threads, 1, 1), shared, None, ctypes.pointer(attribute), 1)
+        query, what = self.raw.cuOccupancyMaxActiveClusters, f"clusters of {cluster[0]}x{cluster[1]} blocks"
+        return self._int(query, what, ctypes.c_void_p(function), ctypes.byref(config))
+
     def is_capturing(self, stream: int) -> bool:
         """Whether a stream, or for the default stream any other one, is being captured into a CUDA graph."""
         value = ctypes.c_int()
@@ -169,7 +197,7 @@ class Driver:
     def _device(self, ordinal: int) -> int:
         return self._int(self.raw.cuDeviceGet, f"CUDA device {ordinal}", ordinal)
 
-    def _int(self, function: Any, what: str, *arguments: int) -> int:
+    def _int(self, function: Any, what: str, *arguments: Any) -> int:
         """Calls a function that returns an int through a pointer, its first argument."""
         value = ctypes.c_int()
         self.check(function(ctypes.byref(value), *arguments), what)

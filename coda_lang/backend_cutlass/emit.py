@@ -26,13 +26,13 @@ from coda_lang.backend_cutlass.config import (
     Config,
     Footprint,
     cost,
-    default,
     epilogue_bytes,
     map_schedule,
     rejection,
     shared_bytes,
 )
 from coda_lang.backend_cutlass.cuda_ops import STORAGE
+from coda_lang.backend_cutlass.default import for_kernel
 from coda_lang.backend_cutlass.emit_reduce import emit_reduce
 from coda_lang.backend_cutlass.functor import Functor, Member, Table, Text, count, note
 from coda_lang.backend_cutlass.naming import identifier, joined
@@ -117,7 +117,7 @@ class _Emitter:
         while cost(self.need) > BUDGET and (wide := self._widest()) is not None:
             self.spilled.add(wide)
             self.need = self._footprint()
-        self.config = config if config is not None else default(self.need)
+        self.config = config if config is not None else for_kernel(kernel, self.need)
         if kernel.product is not None:
             element = self._dtype(kernel.param(kernel.product.a))
             if element not in (BF16, F16):

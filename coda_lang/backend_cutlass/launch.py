@@ -43,6 +43,7 @@ class _Template:
 class _Loaded:
     device: Device
     function: int
+    clusters: int  # that run at once
 
 
 class Plan:
@@ -177,11 +178,21 @@ class Launchable:
                     function = cuda.load(self.cubin.data, self.cubin.entry)
                     if self.emitted.shared_bytes > _DEFAULT_SHARED:
                         cuda.allow_shared(function, self.emitted.shared_bytes)
+                    clusters = self._clusters(function, where)
                 finally:
                     cuda.pop()
                 self.load_seconds += time.perf_counter() - start
-                self._loaded[ordinal] = _Loaded(where, function)
+                self._loaded[ordinal] = _Loaded(where, function, clusters)
             return self._loaded[ordinal]
+
+    def _clusters(self, function: int, where: Device) -> int:
+        """A persistent kernel has a multiprocessor for each of its blocks; larger clusters leave some of a GPC idle."""
+        emitted = self.emitted
+        if not emitted.persistent:
+            return 0
+        if emitted.cluster == (1, 1):
+            return where.multiprocessors
+        return self.cuda.active_clusters(function, emitted.cluster, emitted.threads, emitted.shared_bytes)
 
     def plan(
         self,
@@ -223,7 +234,7 @@ class Launchable:
         template = self._templates.get(key)
         if template is None:
             block, addresses = parameter_values.fill(self.emitted, fitting, scalars, length, self.cuda)
-            template = _Template(block, addresses, grid(self.emitted, length, loaded.device.multiprocessors))
+            template = _Template(block, addresses, grid(self.emitted, length, loaded.clusters))
             while len(self._templates) >= _TEMPLATES:
                 self._templates.pop(next(iter(self._templates)), None)
             self._templates[key] = template

@@ -3,25 +3,25 @@
 A block walks tiles one after the other, so the time is that of the block with most of them:
 
     time     = waves · (steps · step + epilogue) + fetch              but at least bytes / bandwidth
-    waves    = ⌈clusters of tiles / clusters launched⌉ · goes         quantisation: the last wave counts in full
+    waves    = ⌈clusters of tiles / clusters at once⌉                 quantisation: the last wave counts in full
     step     = (mma^6.6 + (arrival / (stages − 1))^6.6)^(1/6.6)       64 along K: whichever is longer, smoothly
-    mma      = 2·tile_m·tile_n·64 / (flops / multiprocessors)         at 0.982 of that rate below 192 columns
-    arrival  = 0.33 µs + (tile_m / cluster_n + tile_n / cluster_m)·64·bytes / (L2 bandwidth / multiprocessors)
+    mma      = 2·tile_m·tile_n·64 / (flops / multiprocessors)         up to 128 columns at 1.06 of that rate
+    arrival  = latency + (tile_m / cluster_n + tile_n / cluster_m)·64·bytes / (L2 bandwidth / multiprocessors)
+    latency  = 0.52 µs · (1 + 0.48·(size − 1))                        of a cluster of that size: its blocks wait for all
     epilogue = tile_m·tile_n·(a·weight / (128 lanes · clock) + b·moved / (bandwidth / multiprocessors)) + drain
-    fetch    = 0.13 · waves · (rows + columns that the tiles in flight span)·K·bytes / bandwidth
+    fetch    = 0.81 · waves · (rows + columns that the tiles in flight span)·K·bytes / bandwidth
 
-`goes` is 2 where the launched clusters, multiprocessors / size, do not all fit in the GPCs at once: some then start
-when others have walked all their tiles. `arrival` is what one stage takes to come when all blocks load; the blocks of
-a cluster load what they share once. An epilogue is not hidden behind another tile's mainloop as one would think:
-instructions count a = 1.35 times in a cooperative schedule and 0.94 times in a pingpong one, bytes b = 0.49 and 0.81
-times; a cooperative tile pays 0.4 µs more, in which the tensor cores drain and fill. `fetch` is the reuse in L2: the
-tiles in flight form a block of `swizzle` rows of clusters (of columns, if `raster` is m), and what they span is fetched
-in each wave; only a part of it shows. Calls of more than half a millisecond throttle the card: 1.063.
+Clusters of 4 leave some multiprocessors idle: each lies within a GPC. `arrival` is what one stage takes to come when
+all blocks load; the blocks of a cluster load what they share once. An epilogue is not hidden behind another tile's
+mainloop as one would think, since both draw on the card's power: instructions count a = 1.79 times in a cooperative
+schedule and 0.75 times in a pingpong one, bytes b = 0.61 and 0.42 times; 3 and 1.5 µs go by while the tensor cores
+drain and fill. `fetch` is the reuse in L2: the tiles in flight form a block of `swizzle` rows of clusters (of columns,
+if `raster` is m), and what they span is fetched in each wave. Calls of more than half a millisecond throttle the card.
 
-The constants are a least-squares fit, of logarithms, to the medians of the 282 schedules of 25 calls that
-benchmarks/results/2026-11-29-h200.json has; the drain was set, since the fit is as good with it as without.
-tests/tuning/test_model.py says how well the model orders them. `rolled` makes no difference to it: no measurement has
-that; nor has one a cluster other than 2x1, or a tile of 64 columns.
+The constants are a robust least-squares fit, of logarithms, to the medians of the 644 times of 29 calls under sustained
+load in benchmarks/results/2026-11-29-h200-schedules.json, each relative to cuBLAS's product beside it.
+tests/tuning/test_model.py says how well the model orders them. `rolled` makes no difference to it: where nothing spills
+it costs 1 % on average.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ class Machine:
     """
 
     multiprocessors: int = 132
-    flops: float = 886e12
+    flops: float = 932e12
     bandwidth: float = 4.8e12
-    l2_bandwidth: float = 5.5e12
+    l2_bandwidth: float = 12e12
     clock: float = 1.7e9
-    latency: float = 0.33e-6
+    latency: float = 0.52e-6
     gpc: int = 16
 
     def clusters(self, size: int) -> int:
@@ -58,13 +58,14 @@ class Machine:
 
 H200 = Machine()
 
-_NARROW = 0.982
+_RATE = {64: 1.06, 128: 1.06, 192: 1.00, 256: 1.0}  # by the columns of a tile
 _SHARPNESS = 6.6
-_ISSUE = {"cooperative": 1.35, "pingpong": 0.94}
-_MOVE = {"cooperative": 0.49, "pingpong": 0.81}
-_DRAIN = {"cooperative": 0.4e-6, "pingpong": 0.0}
-_FETCH = 0.13
-_LONG, _THROTTLE = 0.5e-3, 1.063
+_SIZE = 0.48
+_ISSUE = {"cooperative": 1.79, "pingpong": 0.75}
+_MOVE = {"cooperative": 0.61, "pingpong": 0.42}
+_DRAIN = {"cooperative": 3.0e-6, "pingpong": 1.5e-6}
+_FETCH = 0.81
+_LONG, _THROTTLE = 0.5e-3, 1.07
 
 
 @dataclass(frozen=True)
@@ -85,8 +86,8 @@ def predict(config: Config, problem: Problem, machine: Machine = H200) -> Predic
     rows = -(-problem.rows // (config.tile_m * config.cluster_m))
     cols = -(-problem.cols // (config.tile_n * config.cluster_n))
     size = config.cluster_m * config.cluster_n
-    at_once = min(machine.multiprocessors // size, rows * cols)
-    waves = ceil(rows * cols / at_once) * ceil(at_once / machine.clusters(size))
+    at_once = min(machine.clusters(size), rows * cols)
+    waves = ceil(rows * cols / at_once)
     mainloop = waves * -(-problem.contracted // DEPTH) * _step(config, problem, machine)
     elements = config.tile_m * config.tile_n
     issue = problem.weight / (128 * machine.clock)
@@ -100,11 +101,12 @@ def predict(config: Config, problem: Problem, machine: Machine = H200) -> Predic
 
 
 def _step(config: Config, problem: Problem, machine: Machine) -> float:
-    rate = machine.flops / machine.multiprocessors * (1.0 if config.tile_n >= 192 else _NARROW)
+    rate = machine.flops / machine.multiprocessors * (1.0 if config.tile_m == 256 else _RATE[config.tile_n])
     mma = 2 * config.tile_m * config.tile_n * DEPTH / rate * problem.operand_bytes / 2
     shared = config.tile_m / config.cluster_n + config.tile_n / config.cluster_m
     arrival = shared * DEPTH * problem.operand_bytes / (machine.l2_bandwidth / machine.multiprocessors)
-    wait = (machine.latency + arrival) / (config.stages - 1)
+    latency = machine.latency * (1 + _SIZE * (config.cluster_m * config.cluster_n - 1))
+    wait = (latency + arrival) / (config.stages - 1)
     return float((mma**_SHARPNESS + wait**_SHARPNESS) ** (1 / _SHARPNESS))
 
 

@@ -13,10 +13,12 @@ from coda_lang.arrays import ITEM_BYTES, ArrayView
 from coda_lang.backend_cutlass import driver, tensormap
 from coda_lang.backend_cutlass.abi import ARCHITECTURE, TMA_ALIGNMENT, Emitted, misfit, output_key
 from coda_lang.backend_cutlass.build import Cubin, compile_kernel
-from coda_lang.backend_cutlass.config import Config, Footprint, asked, deepest, default, rejection
+from coda_lang.backend_cutlass.config import Config, Footprint, asked, deepest, rejection
+from coda_lang.backend_cutlass.default import default, for_kernel
 from coda_lang.backend_cutlass.emit import TAP, emit, footprint
 from coda_lang.backend_cutlass.launch import Launchable, refuse_capture
 from coda_lang.backend_cutlass.planned import Built, Planned, output_keys
+from coda_lang.backend_cutlass.problem import problem
 from coda_lang.backend_cutlass.report import Report, spill_warning
 from coda_lang.call import Call, Caller, aliased
 from coda_lang.errors import ArgumentError, did_you_mean
@@ -131,9 +133,8 @@ class GpuProgram:
 
     def untuned(self, call: Call[Kernel], tap: bool = False) -> Config:
         """The default for the shape of a call whose kernel has a product."""
-        rows, cols, _ = _extents(call)
         need = footprint(call.kernel, call.binding.dtypes, _direct(call), tap)
-        return self._uncut(call, default(need, rows, cols), need, tap)
+        return self._uncut(call, default(problem(call.binding, need)), need, tap)
 
     def forget(self) -> None:
         """Schedules are looked up anew: after some were tuned."""
@@ -270,7 +271,7 @@ class GpuProgram:
         chosen: Config | None = None
         if kernel.product is not None:
             given = None if config is None else self._given(config, kernel, types, direct, tap)
-            chosen = given or default(footprint(kernel, types, direct, tap))
+            chosen = given or for_kernel(kernel, footprint(kernel, types, direct, tap))
         elif config is not None:
             raise ArgumentError(f"{self.name}: a {kernel.kind} has no schedule to choose")
         return emit(kernel, types, chosen, direct=direct, tap=tap), chosen

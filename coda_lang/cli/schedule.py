@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from coda_lang.arrays import ArrayView
-from coda_lang.backend_cutlass import tensormap
+from coda_lang.backend_cutlass import model, tensormap
 from coda_lang.backend_cutlass.abi import Emitted, grid, misfit, output_key
 from coda_lang.backend_cutlass.config import SHARED_LIMIT, Config, Footprint, epilogue_bytes, shared_bytes
 from coda_lang.backend_cutlass.emit import footprint
@@ -123,7 +123,7 @@ def _waves(tiles: int, cluster_m: int, cluster_n: int, rows: int, cols: int) -> 
     """How often the multiprocessors go round: a cluster takes its tiles together, those beyond the edge too."""
     size = cluster_m * cluster_n
     clusters = -(-rows // cluster_m) * -(-cols // cluster_n)
-    at_once = H200.multiprocessors // size
+    at_once = model.H200.clusters(size)
     waves = clusters / at_once
     busy = tiles / (math.ceil(waves) * H200.multiprocessors)
     return f"{waves:.2f} waves on {H200.multiprocessors} multiprocessors, which are {busy:.0%} busy on average"

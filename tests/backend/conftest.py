@@ -116,6 +116,14 @@ class FakeCuda:
         assert attribute == 8
         self.shared[function.value] = value
 
+    def _cuOccupancyMaxActiveClusters(self, out: Any, function: Any, config: Any) -> None:
+        """On 132 multiprocessors in GPCs of 16 or 18."""
+        given = config._obj
+        attribute = given.attributes[0]
+        assert (given.count, attribute.id, list(given.grid)) == (1, 4, list(attribute.value[:3]))
+        blocks = attribute.value[0] * attribute.value[1] * attribute.value[2]
+        out._obj.value = 132 // blocks if blocks <= 2 else 8 * (16 // blocks)
+
     def _cuStreamIsCapturing(self, stream: Any, out: Any) -> None:
         out._obj.value = int(self.capturing)
 

@@ -28,11 +28,12 @@ from coda_lang.backend_cutlass.config import (
     Config,
     Footprint,
     deepest,
-    default,
     rejection,
 )
+from coda_lang.backend_cutlass.default import default, for_kernel
 from coda_lang.backend_cutlass.emit import TAP, emit, footprint
 from coda_lang.backend_cutlass.naming import identifier
+from coda_lang.backend_cutlass.problem import Problem
 from coda_lang.errors import ArgumentError, BackendError
 from coda_lang.ir.ops import OPS
 from coda_lang.ir.passes import specialise
@@ -214,9 +215,9 @@ def test_a_schedule_that_does_not_fit_is_refused_with_the_reason() -> None:
 
 def test_a_persistent_kernel_fills_the_device_with_whole_clusters() -> None:
     e = emitted(KERNELS["rmsnorm_linear"], Config(128, 256, 2, 1, "cooperative", 4))
-    assert grid(e, lengths(M=8192, N=8192, K=64), 132) == (132, 1, 1)
-    assert grid(e, lengths(M=300, N=520, K=64), 132) == (12, 1, 1)  # 3 x 3 tiles, two rows of clusters
-    assert grid(e, lengths(M=1, N=1, K=64), 132) == (2, 1, 1)
+    assert grid(e, lengths(M=8192, N=8192, K=64), 66) == (132, 1, 1)
+    assert grid(e, lengths(M=300, N=520, K=64), 66) == (12, 1, 1)  # 3 x 3 tiles, two rows of clusters
+    assert grid(e, lengths(M=1, N=1, K=64), 66) == (2, 1, 1)
 
 
 def test_a_map_has_a_block_for_each_tile() -> None:
@@ -267,8 +268,9 @@ def test_the_default_schedule_fits_every_program(name: str, shape: tuple[int, in
     whole = specialise(kernel, frozenset(p.name for p in kernel.params), frozenset(o.name for o in kernel.outputs))
     for dtype in (BF16, F16):
         types = {p.name: dtype if dtype in p.choices else p.choices[0] for p in kernel.dtypes}
-        config = default(footprint(whole, types), *(shape or ()))
-        assert rejection(config, footprint(whole, types)) is None
+        need = footprint(whole, types)
+        config = default(Problem(*shape, 4096, need)) if shape else for_kernel(whole, need)
+        assert rejection(config, need) is None
 
 
 @pytest.mark.parametrize("kind", ["map", "kernel"])

@@ -8,8 +8,10 @@ import coda_lang as coda
 from coda_lang.backend_cutlass.abi import Emitted, TensorMap
 from coda_lang.backend_cutlass.build import compile_kernel
 from coda_lang.backend_cutlass.cache import Cache
-from coda_lang.backend_cutlass.config import SHARED_LIMIT, default, rejection
+from coda_lang.backend_cutlass.config import SHARED_LIMIT, rejection
+from coda_lang.backend_cutlass.default import default
 from coda_lang.backend_cutlass.emit import emit, footprint
+from coda_lang.backend_cutlass.problem import Problem
 from coda_lang.ir.passes import specialise
 from coda_lang.ir.program import Kernel
 
@@ -49,8 +51,8 @@ def test_a_program_fits_whatever_it_reads_and_writes(
     moved = {str(getattr(f.source, "tensor", "")) for f in e.fields}
     assert moved >= {f"x{i}" for i in range(inputs)} | {f"w{i}" for i in range(updated)}
     need = footprint(kernel, {})
-    for shape in ((None, None), (512, 512), (8192, 8192)):
-        assert kernel.product is None or rejection(default(need, *shape), need) is None
+    for shape in ((512, 512), (8192, 8192)):
+        assert kernel.product is None or rejection(default(Problem(*shape, 4096, need)), need) is None
 
 
 def test_as_many_loads_as_fit_go_through_shared_memory() -> None:

@@ -4,7 +4,8 @@
     compute-sanitizer --tool memcheck python tests/gpu/sanitize.py
     compute-sanitizer --tool racecheck python tests/gpu/sanitize.py
 
-Random programs can be added: `--random 20`; `--only NAME` takes the kernels whose case has the text in its name.
+Random programs can be added: `--random 20`; `--only NAME` takes the kernels whose case has the text in its name, and
+`--part 2/8` the second eighth, for several processes side by side.
 """
 
 from __future__ import annotations
@@ -57,8 +58,10 @@ def main() -> None:
     parser.add_argument("--compile", action="store_true", help="compile only: needs no GPU")
     parser.add_argument("--random", type=int, default=0, metavar="N", help="also the first N random programs")
     parser.add_argument("--only", default="", metavar="TEXT", help="cases whose name contains the text")
+    parser.add_argument("--part", default="1/1", metavar="I/N", help="one of so many parts of the cases")
     options = parser.parse_args()
-    chosen = cases(options.random, options.only)
+    part, parts = map(int, options.part.split("/"))
+    chosen = cases(options.random, options.only)[part - 1 :: parts]
     if options.compile:
         compile_all(chosen)
     import cupy
@@ -77,7 +80,8 @@ def main() -> None:
     except Exception as error:
         failed.append(str(error))
     seconds = time.perf_counter() - start
-    print(f"sanitize: ran {len(chosen)} cases in {seconds:.0f} s, {len(failed)} failures", *failed[:10], sep="\n")
+    counted = f"ran {len(chosen)} cases in {seconds:.0f} s, {len(failed)} failures"
+    print(f"sanitize: {counted}", *failed[:10], sep="\n")
     sys.exit(bool(failed))
 
 

@@ -7,7 +7,8 @@ from itertools import product
 
 import pytest
 
-from coda_lang.backend_cutlass.config import SHARED_LIMIT, Config, Footprint, default, rejection, shared_bytes
+from coda_lang.backend_cutlass.config import SHARED_LIMIT, Config, Footprint, rejection, shared_bytes
+from coda_lang.backend_cutlass.default import default
 from coda_lang.backend_cutlass.model import predict
 from coda_lang.backend_cutlass.problem import Problem
 from coda_lang.backend_cutlass.space import SIZE, Rejected, enumerate_space, ordered, walk
@@ -40,8 +41,9 @@ def test_the_space_is_kept_or_left_out_with_a_reason(problem: Problem) -> None:
 @pytest.mark.parametrize("need", NEEDS, ids=str)
 @pytest.mark.parametrize("shape", [(16, 4096), (200, 300), (512, 512), (4096, 4096)])
 def test_the_default_is_in_the_space_but_for_its_walk(need: Footprint, shape: tuple[int, int]) -> None:
-    chosen = default(need, *shape)
-    configs = [m for m in enumerate_space(Problem(*shape, 4096, need)) if isinstance(m, Config)]
+    problem = Problem(*shape, 4096, need)
+    chosen = default(problem)
+    configs = [m for m in enumerate_space(problem) if isinstance(m, Config)]
     assert any(replace(c, raster=chosen.raster, swizzle=chosen.swizzle) == chosen for c in configs)
 
 
@@ -107,9 +109,10 @@ def test_what_the_model_sees() -> None:
     assert predict(wide, square).seconds < predict(replace(wide, stages=2), square).seconds
     assert predict(deep, square).seconds < predict(replace(deep, swizzle=1), square).seconds
     heavy = replace(square, weight=40.0, moved=12.0)
-    assert predict(wide, heavy).epilogue > 3 * predict(wide, replace(square, weight=10.0)).epilogue
-    # Clusters of four: 33 are launched, but each GPC holds four, so that one runs when the others are through.
-    assert predict(replace(wide, cluster_m=4), square).waves == 8
+    assert predict(wide, heavy).epilogue > 2 * predict(wide, replace(square, weight=10.0)).epilogue
+    # Clusters of four: each GPC holds four, so that 32 run at once.
+    assert predict(replace(wide, cluster_m=4), square).waves == 4
+    assert predict(replace(wide, cluster_m=4), replace(square, rows=33 * 512, cols=256)).waves == 2
     assert predict(replace(wide, cluster_m=4), replace(square, rows=512)).waves == 1
     assert predict(wide, replace(square, rows=0)).seconds == 0
     thin = Problem(16, 16384, 16384, Footprint(0, 2, 0))
@@ -121,5 +124,5 @@ def test_ordered() -> None:
     configs, rejected = ordered(problem)
     times = [predict(c, problem).seconds for c in configs]
     assert times == sorted(times)
-    assert configs[0] == Config()  # what was fastest on an H200
+    assert (configs[0].tile_m * configs[0].tile_n) >= 128 * 128  # nothing smaller was near the fastest on an H200
     assert sum(r.count for r in rejected) + len(configs) == SIZE
