@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from coda_lang.backend_cutlass.config import Config, Footprint, deepest, rejection
 from coda_lang.backend_cutlass.model import H200, predict
-from coda_lang.backend_cutlass.problem import Problem, weight
+from coda_lang.backend_cutlass.problem import Problem, held, weight
 from coda_lang.ir.program import Kernel
+from coda_lang.ir.types import DType
 
 LARGE = 8192  # rows, columns and depth that are assumed where no call gives them
 CLEARLY = 0.98  # of the usual schedule's time is what another has to promise: the model is no better than that
@@ -27,6 +28,10 @@ FEW = (
 )
 
 
+WIDE = 128 * 192  # elements of a warpgroup's tile that leave a thread so many registers to spare:
+SPARE = 26
+
+
 def default(problem: Problem) -> Config:
     """The schedule for a problem; one that fits no kernel at all if the problem's has none."""
     fits = [c for c in _candidates(problem) if rejection(c, problem.need) is None]
@@ -39,14 +44,17 @@ def default(problem: Problem) -> Config:
     return best if seconds[best] < CLEARLY * seconds[first] else first
 
 
-def for_kernel(kernel: Kernel, need: Footprint) -> Config:
+def for_kernel(kernel: Kernel, dtypes: Mapping[str, DType], need: Footprint) -> Config:
     """The schedule for large calls of a kernel with a product."""
-    return default(Problem(LARGE, LARGE, LARGE, need, need.load_bytes + need.store_bytes, weight(kernel)))
+    moved = need.load_bytes + need.store_bytes
+    return default(Problem(LARGE, LARGE, LARGE, need, moved, weight(kernel), held(kernel, dtypes)))
 
 
 def _candidates(problem: Problem) -> Iterator[Config]:
     waves = -(-problem.rows // 128) * -(-problem.cols // 128) / H200.multiprocessors
     for tile in MANY if waves > 2 else FEW:
+        if tile.tile_m * tile.tile_n // tile.warpgroups == WIDE and problem.held > SPARE:
+            continue  # registers would spill
         rows, cols = -(-problem.rows // tile.tile_m), -(-problem.cols // tile.tile_n)
         # A cluster loads what its blocks share once, and starts later: it pays where each walks several tiles.
         pairs = rows > 1 and rows * cols >= H200.multiprocessors

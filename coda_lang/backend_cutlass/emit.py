@@ -117,7 +117,7 @@ class _Emitter:
         while cost(self.need) > BUDGET and (wide := self._widest()) is not None:
             self.spilled.add(wide)
             self.need = self._footprint()
-        self.config = config if config is not None else for_kernel(kernel, self.need)
+        self.config = config if config is not None else for_kernel(kernel, dtypes, self.need)
         if kernel.product is not None:
             element = self._dtype(kernel.param(kernel.product.a))
             if element not in (BF16, F16):

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from coda_lang.backend_cutlass.config import Footprint
 from coda_lang.binding import Binding
 from coda_lang.cost import cost
 from coda_lang.ir.axes import Grid
-from coda_lang.ir.program import Kernel
-from coda_lang.ir.types import Dim
+from coda_lang.ir.program import Kernel, Output, Param
+from coda_lang.ir.types import Dim, DType
 
 # Instructions of one evaluation on the GPU, counted from `cuda_ops.CUDA` and its helpers; what is not named takes one.
 INSTRUCTIONS = {
@@ -18,13 +19,24 @@ INSTRUCTIONS = {
     "erf": 20, "erfc": 24, "sqrt": 6, "rsqrt": 5, "sigmoid": 8, "gather": 12, "pick": 2,
     "tile_logsumexp": 12, "tile_welford": 6,
 }  # fmt: skip
+_ROW_VECTOR = 24.0
+_STATE = {
+    "gather": 8,
+    "tile_sum": 4,
+    "tile_max": 4,
+    "tile_absmax": 4,
+    "tile_logsumexp": 32,
+    "tile_welford": 8,
+    "pick": 4,
+}
 _NOMINAL_TILE = (128, 256)  # for the bytes of partials: too few for the tile to matter
 
 
 @dataclass(frozen=True)
 class Problem:
     """`moved` are bytes that the epilogue loads and stores, `weight` the instructions that it takes, both for each
-    element of the accumulator [rows, cols]; `segment` columns must not be cut by a tile (1: any may).
+    element of the accumulator [rows, cols]; `held` registers of a thread beside the accumulators, for 32 columns;
+    `segment` columns must not be cut by a tile (1: any may).
     """
 
     rows: int
@@ -33,6 +45,7 @@ class Problem:
     need: Footprint = field(default_factory=Footprint)
     moved: float = 2.0
     weight: float = 0.0
+    held: float = 0.0
     segment: int = 1
     operand_bytes: int = 2
 
@@ -67,6 +80,7 @@ def problem(binding: Binding, need: Footprint) -> Problem:
         need,
         moved / max(1, rows * cols),
         weight(kernel),
+        held(kernel, binding.dtypes),
         binding.length(split.inner) if uncut and split is not None else 1,
         binding.dtype(kernel.param(kernel.product.a)).bits // 8,
     )
@@ -76,10 +90,7 @@ def weight(kernel: Kernel) -> float:
     """Instructions of the epilogue for each element of the accumulator. What varies along rows alone is done once for
     each row of a thread, and does not count.
     """
-    assert kernel.rows is not None
-    assert kernel.cols is not None
-    split = next((s for s in kernel.splits if s.axis == kernel.cols.axis), None)
-    grid = Grid(kernel.rows, kernel.cols, split)
+    grid = _grid(kernel)
 
     def width(dims: tuple[Dim, ...]) -> float:
         column = grid.col_of(dims)
@@ -91,3 +102,33 @@ def weight(kernel: Kernel) -> float:
         along = max((width(d) for d in (value.type.dims, *reads)), default=0.0)
         total += INSTRUCTIONS.get(value.op, 1) * along
     return total + sum(width(kernel.target(s.target).dims) for s in kernel.stores)  # a conversion each
+
+
+def held(kernel: Kernel, dtypes: Mapping[str, DType]) -> float:
+    """Registers that a thread holds through 32 columns of an epilogue, roughly: what it loads, widened, and what it
+    stores, packed; of row vectors more, since the compiler loads those of later columns ahead.
+    """
+    grid = _grid(kernel)
+    operands = {kernel.product.a, kernel.product.b} if kernel.product is not None else set()
+
+    def registers(dims: tuple[Dim, ...], bits: int) -> float:
+        row, column = grid.row_of(dims), grid.col_of(dims)
+        words = bits / 32
+        if column is not None and not column.tiled:
+            if row is None and len(dims) == 2:
+                return 0.0  # a table, whose rows are gathered
+            return (16.0 if row is not None else _ROW_VECTOR) * float(grid.width(column)) * words
+        return 2.0 * words if row is not None else 1.0
+
+    def bits(target: Param | Output) -> int:
+        return (target.dtype if isinstance(target.dtype, DType) else dtypes[target.dtype]).bits
+
+    loads = sum(registers(p.dims, max(32, bits(p))) for p in kernel.params if p.name not in operands)
+    values = [v for v in kernel.values if v.op in _STATE]
+    return loads + sum(registers(o.dims, bits(o)) for o in kernel.outputs) + sum(_STATE[v.op] for v in values)
+
+
+def _grid(kernel: Kernel) -> Grid:
+    assert kernel.rows is not None
+    assert kernel.cols is not None
+    return Grid(kernel.rows, kernel.cols, next((s for s in kernel.splits if s.axis == kernel.cols.axis), None))

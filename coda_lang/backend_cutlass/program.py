@@ -271,7 +271,7 @@ class GpuProgram:
         chosen: Config | None = None
         if kernel.product is not None:
             given = None if config is None else self._given(config, kernel, types, direct, tap)
-            chosen = given or for_kernel(kernel, footprint(kernel, types, direct, tap))
+            chosen = given or for_kernel(kernel, types, footprint(kernel, types, direct, tap))
         elif config is not None:
             raise ArgumentError(f"{self.name}: a {kernel.kind} has no schedule to choose")
         return emit(kernel, types, chosen, direct=direct, tap=tap), chosen

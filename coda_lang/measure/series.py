@@ -14,10 +14,11 @@ from typing import Protocol
 
 Call = Callable[[], object]
 
-WARM, CALLS, MOST_CALLS = 3, 8, 64
-SERIES_MS = 1.0  # a series lasts about so long, if CALLS are shorter: events resolve half a microsecond
+WARM, CALLS, MOST_CALLS = 3, 8, 64  # the most of calls that the host cannot queue in the time that they take
+SETTLE_MS, SERIES_MS = 60.0, 40.0  # of a variant before a series of it, and of the series: see `Interleaved`
 ROUNDS = 10
 _SLACK = 1.5  # the host may be slower than when it was timed
+_AHEAD = 2.0  # a call that takes the device so much longer than the host never waits for the host
 
 
 class Stopwatch(Protocol):
@@ -35,18 +36,26 @@ class Stopwatch(Protocol):
 
 @dataclass
 class Variant:
-    """A call to time: how many of them make a series, and how long the host takes to queue these."""
+    """A call to time: how many of them settle the card and make a series, and the host's lead before the series."""
 
     call: Call
+    settle: int
     count: int
     queue_seconds: float
 
 
 class Interleaved:
-    """Variants, warmed up once, and timed in turns as often as asked."""
+    """Variants, warmed up once, and timed in turns as often as asked.
 
-    def __init__(self, stopwatch: Stopwatch, seed: int = 0) -> None:
+    A card at its power limit takes tens of milliseconds to find the clock that a kernel leaves it, and until then runs
+    at that of the one before. So each series of `series_ms` follows `settle_ms` of the same calls, which are not timed.
+    """
+
+    def __init__(
+        self, stopwatch: Stopwatch, seed: int = 0, settle_ms: float = SETTLE_MS, series_ms: float = SERIES_MS
+    ) -> None:
         self._stopwatch = stopwatch
+        self._settle_ms, self._series_ms = settle_ms, series_ms
         self._variants: dict[str, Variant] = {}
         self._random = random.Random(seed)
 
@@ -55,9 +64,11 @@ class Interleaved:
         for _ in range(WARM):
             call()
         host = self._stopwatch.queue_seconds(call, CALLS) / CALLS
-        once = self._stopwatch.series(call, CALLS, _SLACK * host * CALLS)
-        count = min(MOST_CALLS, max(CALLS, ceil(SERIES_MS / max(once, 1e-6))))
-        self._variants[name] = Variant(call, count, _SLACK * host * count)
+        once = max(self._stopwatch.series(call, CALLS, _SLACK * host * CALLS), 1e-6)
+        most = MOST_CALLS if once < _AHEAD * 1e3 * host else ceil((self._settle_ms + self._series_ms) / once)
+        settle = min(most, ceil(self._settle_ms / once))
+        count = max(CALLS, min(most, ceil(self._series_ms / once)))
+        self._variants[name] = Variant(call, settle, count, _SLACK * host * min(count, MOST_CALLS))
 
     def run(
         self, names: Sequence[str], rounds: int = ROUNDS, progress: Callable[[], None] | None = None
@@ -69,6 +80,8 @@ class Interleaved:
             self._random.shuffle(order)
             for name in order:
                 v = self._variants[name]
+                if v.settle:
+                    self._stopwatch.series(v.call, v.settle, 0.0)
                 samples[name].append(self._stopwatch.series(v.call, v.count, v.queue_seconds))
                 if progress is not None:
                     progress()

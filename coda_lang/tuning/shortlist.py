@@ -6,25 +6,13 @@ from collections.abc import Iterable, Sequence
 
 from coda_lang.backend_cutlass.config import Config
 
-# Tried whatever the model says: long epilogues keep a tile of 128 x 128 for each warpgroup in 32 columns at a time, and
-# no measurement has said yet whether a loop over these parts pays.
-ALWAYS = ("128x128,cluster=2x1,pingpong,epilogue=32,rolled=0", "128x128,cluster=2x1,pingpong,epilogue=32,rolled=1")
-
 
 def first(ordered: Sequence[Config], count: int) -> list[Config]:
-    """The fastest by the model of each tile, schedule and width of the epilogue, in that order, and those of ALWAYS."""
+    """The fastest by the model of each tile, schedule and width of the epilogue, in that order."""
     heads: dict[tuple[object, ...], Config] = {}
     for config in ordered:
         heads.setdefault((config.tile_m, config.tile_n, config.schedule, config.epilogue_n), config)
-    wanted = [found for text in ALWAYS if (found := _like(Config.parse(text), ordered)) is not None]
-    others = [c for c in heads.values() if c not in wanted]
-    chosen = {*others[: max(1, count - len(wanted))], *wanted}
-    return [c for c in ordered if c in chosen][:count]
-
-
-def _like(wanted: Config, ordered: Iterable[Config]) -> Config | None:
-    """The member that equals a schedule but for its depth; None if it does not fit."""
-    return next((c for c in ordered if _groups(c) == _groups(wanted)), None)
+    return list(heads.values())[:count]
 
 
 def neighbours(best: Sequence[Config], ordered: Sequence[Config], tried: Iterable[Config], count: int) -> list[Config]:

@@ -269,7 +269,7 @@ def test_the_default_schedule_fits_every_program(name: str, shape: tuple[int, in
     for dtype in (BF16, F16):
         types = {p.name: dtype if dtype in p.choices else p.choices[0] for p in kernel.dtypes}
         need = footprint(whole, types)
-        config = default(Problem(*shape, 4096, need)) if shape else for_kernel(whole, need)
+        config = default(Problem(*shape, 4096, need)) if shape else for_kernel(whole, types, need)
         assert rejection(config, need) is None
 
 

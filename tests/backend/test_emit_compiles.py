@@ -11,6 +11,9 @@ from coda_lang.backend_cutlass.build import Cubin, compile_kernel
 from coda_lang.backend_cutlass.cache import Cache
 from coda_lang.backend_cutlass.config import Config
 from coda_lang.backend_cutlass.emit import emit
+from coda_lang.backend_cutlass.program import GpuProgram
+from coda_lang.backend_cutlass.report import Report
+from coda_lang.call import Caller
 from coda_lang.ir.passes import specialise
 from coda_lang.ir.program import Kernel
 from coda_lang.ir.types import DTYPES
@@ -37,11 +40,17 @@ def program(file: str, name: str | None = None) -> Kernel:
 ROLLED = "128x128,cluster=2x1,pingpong,stages=4,epilogue=32,rolled=1"
 
 # Forward programs keep everything in registers: no spills, no local memory, and wgmma is not serialised.
-FORWARD = [
+FORWARD = sorted(
+    (path.stem, name)
+    for path in PROGRAMS.glob("*.coda")
+    for name, found in coda.load(path).items()
+    if isinstance(found.ir, Kernel) and found.ir.product is not None and found.ir.span.source.path == str(path)
+    if not name.endswith("_bwd") and not name.startswith(("linear_dw", "linear_dx"))
+)
+SCHEDULES = [
     ("linear", None, "128x128,cluster=2x1,pingpong,stages=4", "f16"),
     ("rmsnorm_swiglu", None, "128x256,cluster=2x1,cooperative,stages=3", "bf16"),
-    ("residual_rms", None, None, "bf16"),
-    ("cross_entropy", None, ROLLED, "bf16"),
+    ("cross_entropy", None, None, "bf16"),
     ("rope", "rope_position", ROLLED, "bf16"),
     ("quantize", None, "128x256,cluster=1x2,cooperative,stages=3,raster=m", "bf16"),
     ("residual_layernorm", None, "256x128,cluster=1x1,cooperative,stages=2,epilogue=32", "bf16"),
@@ -49,15 +58,25 @@ FORWARD = [
 ]
 
 
-@pytest.mark.parametrize(("file", "name", "config", "dtype"), FORWARD)
-def test_a_forward_program_stays_in_registers(
-    file: str, name: str | None, config: str | None, dtype: str, tmp_path: Path
-) -> None:
-    report = build(program(file, name), tmp_path, config, dtype).report
+def stays_in_registers(report: Report) -> None:
     assert report.tensor_core_instructions > 0
     assert report.stack_bytes == 0
     assert report.spill_store_bytes == report.spill_load_bytes == 0
     assert not report.warnings
+
+
+@pytest.mark.parametrize(("file", "name"), FORWARD)
+def test_a_forward_program_stays_in_registers(file: str, name: str, tmp_path: Path) -> None:
+    """With the schedule and the inputs and outputs that a call gets which names none."""
+    gpu = GpuProgram(Caller(program(file, name)))
+    stays_in_registers(compile_kernel(gpu.emitted()[0], cache=Cache(tmp_path)).report)
+
+
+@pytest.mark.parametrize(("file", "name", "config", "dtype"), SCHEDULES)
+def test_so_it_does_with_other_schedules_and_all_options(
+    file: str, name: str | None, config: str | None, dtype: str, tmp_path: Path
+) -> None:
+    stays_in_registers(build(program(file, name), tmp_path, config, dtype).report)
 
 
 @pytest.mark.parametrize("name", ["linear_dw_accumulate", "swiglu_bwd", "residual_rms_bwd"])

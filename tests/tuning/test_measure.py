@@ -58,7 +58,7 @@ def test_series_are_long_enough_and_interleaved() -> None:
 
         return call
 
-    timed = Interleaved(clock)
+    timed = Interleaved(clock, settle_ms=2.0, series_ms=4.0)
     for name, ms in (("long", 2.0), ("short", 0.05), ("tiny", 1e-4)):
         timed.add(name, takes(name, ms))
     order.clear()
@@ -66,7 +66,12 @@ def test_series_are_long_enough_and_interleaved() -> None:
     samples = timed.run(["long", "short", "tiny"], rounds=6)
     assert {n: len(x) for n, x in samples.items()} == {"long": 6, "short": 6, "tiny": 6}
     assert samples["short"] == pytest.approx([0.05] * 6)
-    counts = {"long": CALLS, "short": 20, "tiny": MOST_CALLS}
+    # Calls that the host queues in less than half their time settle for 2 ms and are timed for 4; others are few.
+    settled, timed_calls = (
+        {"long": 1, "short": 40, "tiny": MOST_CALLS},
+        {"long": CALLS, "short": 80, "tiny": MOST_CALLS},
+    )
+    counts = {n: settled[n] + timed_calls[n] for n in settled}
     rounds = []
     while order:
         turn = []
@@ -78,7 +83,9 @@ def test_series_are_long_enough_and_interleaved() -> None:
         assert sorted(turn) == sorted(counts), "in each round each variant once"
         rounds.append(tuple(turn))
     assert len(set(rounds)) > 1, "in random order"
-    assert all(seconds > 1e-5 * count for count, seconds in clock.series_of)
+    assert [count for count, _ in clock.series_of[::2]] == [settled[name] for turn in rounds for name in turn]
+    assert [count for count, _ in clock.series_of[1::2]] == [timed_calls[name] for turn in rounds for name in turn]
+    assert all(seconds > 1e-5 * min(count, MOST_CALLS) for count, seconds in clock.series_of[1::2])
 
 
 def test_the_gpus_stopwatch(fake: FakeGpu, linear: coda.Program, arguments: Arguments) -> None:

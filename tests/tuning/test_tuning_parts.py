@@ -221,12 +221,7 @@ def test_the_first_are_of_different_shapes() -> None:
     first = shortlist.first(configs, 12)
     assert len(first) == len(set(first)) == 12
     assert first[0] == configs[0]
-    assert {(c.tile_m, c.tile_n, c.schedule, c.epilogue_n, c.rolled) for c in first} >= {
-        (128, 128, "pingpong", 32, 0),
-        (128, 128, "pingpong", 32, 1),
-    }
-    heads = {(c.tile_m, c.tile_n, c.schedule, c.epilogue_n) for c in first}
-    assert len(heads) == 11, "but for the two of 128x128 in 32 columns at a time"
+    assert len({(c.tile_m, c.tile_n, c.schedule, c.epilogue_n) for c in first}) == 12
     assert [len(shortlist.first(configs, n)) for n in range(5)] == [0, 1, 2, 3, 4]
     assert shortlist.first(configs, 1) == [configs[0]]
     assert shortlist.first([], 3) == []
