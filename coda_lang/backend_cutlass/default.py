@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from coda_lang.backend_cutlass.config import Config, Footprint, deepest, rejection
 from coda_lang.backend_cutlass.model import H200, predict
-from coda_lang.backend_cutlass.problem import Problem, held, weight
+from coda_lang.backend_cutlass.problem import Problem, held, is_long, weight
 from coda_lang.ir.program import Kernel
 from coda_lang.ir.types import DType
 
@@ -34,6 +34,12 @@ SPARE = 26
 
 def default(problem: Problem) -> Config:
     """The schedule for a problem; one that fits no kernel at all if the problem's has none."""
+    chosen = _chosen(problem)
+    parts = chosen.tile_m * chosen.tile_n // (64 * chosen.warpgroups * chosen.epilogue_n)
+    return replace(chosen, rolled=1) if parts > 1 and is_long(problem.weight, problem.held) else chosen
+
+
+def _chosen(problem: Problem) -> Config:
     fits = [c for c in _candidates(problem) if rejection(c, problem.need) is None]
     if not fits:
         return deepest(replace(FEW[-1], epilogue_n=32, store_stages=1, load_stages=1), problem.need)

@@ -37,6 +37,7 @@ from coda_lang.backend_cutlass.emit_reduce import emit_reduce
 from coda_lang.backend_cutlass.functor import Functor, Member, Table, Text, count, note
 from coda_lang.backend_cutlass.naming import identifier, joined
 from coda_lang.backend_cutlass.parameter_fields import Fields, block_text, extent_field, scalar_ctype
+from coda_lang.backend_cutlass.problem import held, is_long, weight
 from coda_lang.backend_cutlass.shapes import Form, form_of, forms, grid_of
 from coda_lang.errors import ArgumentError, BackendError
 from coda_lang.ir.ops import WELFORD_PARTS
@@ -117,6 +118,7 @@ class _Emitter:
         while cost(self.need) > BUDGET and (wide := self._widest()) is not None:
             self.spilled.add(wide)
             self.need = self._footprint()
+        self.long = kernel.cols is not None and is_long(weight(kernel), held(kernel, dtypes))
         self.config = config if config is not None else for_kernel(kernel, dtypes, self.need)
         if kernel.product is not None:
             element = self._dtype(kernel.param(kernel.product.a))
@@ -490,7 +492,10 @@ class _Emitter:
 
     def _map_config(self) -> Config:
         columns, stages = map_schedule(self.need, MAP_TILE[1])
-        return Config(*MAP_TILE, 1, 1, "pingpong", 2, epilogue_n=columns, store_stages=stages)
+        if self.long:
+            columns = 32
+        rolled = int(self.long)
+        return Config(*MAP_TILE, 1, 1, "pingpong", 2, epilogue_n=columns, store_stages=stages, rolled=rolled)
 
     def _map_shared(self) -> int:
         return -(-epilogue_bytes(self._map_config(), self.need) // 1024) * 1024

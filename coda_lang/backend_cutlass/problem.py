@@ -128,6 +128,14 @@ def held(kernel: Kernel, dtypes: Mapping[str, DType]) -> float:
     return loads + sum(registers(o.dims, bits(o)) for o in kernel.outputs) + sum(_STATE[v.op] for v in values)
 
 
+def is_long(weight: float, held: float) -> bool:
+    """Whether straight-line code of an epilogue for all parts of a tile would take minutes to compile, and spill.
+
+    No program of `programs/` is near: their weight ends at 53, their registers at 86.
+    """
+    return weight > 64 or held > 96
+
+
 def _grid(kernel: Kernel) -> Grid:
     assert kernel.rows is not None
     assert kernel.cols is not None
