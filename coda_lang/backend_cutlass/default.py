@@ -12,24 +12,26 @@ from coda_lang.ir.program import Kernel
 from coda_lang.ir.types import DType
 
 LARGE = 8192  # rows, columns and depth that are assumed where no call gives them
-CLEARLY = 0.98  # of the usual schedule's time is what another has to promise: the model is no better than that
+CLEARLY = 0.99  # of the usual schedule's time is what another has to promise: the model is no better than that
 ENOUGH = 4  # stages of the mainloop that keep the tensor cores fed
 
-# Pingpong hides one tile's epilogue behind the next tile's mainloop, and 32 columns at a time leave long epilogues
-# their registers: under sustained load nothing beats that where there are tiles enough (benchmarks/results).
-MANY = (Config(128, 128, schedule="pingpong"), Config(128, 192, schedule="pingpong", store_stages=1))
-FEW = (
-    *MANY,
-    Config(128, 256, schedule="cooperative"),
-    Config(128, 192, schedule="cooperative"),
-    Config(128, 128, schedule="cooperative"),
-    Config(64, 128, schedule="pingpong"),
-    Config(64, 64, schedule="pingpong"),
+# The first is the usual one: pingpong hides one tile's epilogue behind the next tile's mainloop, and 32 columns at a
+# time leave long epilogues their registers.
+USUAL = Config(128, 128, schedule="pingpong", epilogue_n=32)
+# Others win where the last wave hardly shows, or where the epilogue does; with what an epilogue may hold beside the
+# accumulators (`Problem.held`): more of it spills in the one and, since nothing hides it, takes too long in the others.
+MANY_TILES = (
+    (Config(128, 192, schedule="pingpong", epilogue_n=32, store_stages=1), 26),
+    (Config(128, 256, schedule="cooperative"), 16),
+    (Config(128, 256, schedule="cooperative", epilogue_n=32), 16),
 )
-
-
-WIDE = 128 * 192  # elements of a warpgroup's tile that leave a thread so many registers to spare:
-SPARE = 26
+FEW_TILES = (
+    Config(128, 256, schedule="cooperative"),
+    Config(128, 192, schedule="cooperative", epilogue_n=32),
+    Config(128, 128, schedule="cooperative", epilogue_n=32),
+    Config(64, 128, schedule="pingpong", epilogue_n=32),
+    Config(64, 64, schedule="pingpong", epilogue_n=32),
+)
 
 
 def default(problem: Problem) -> Config:
@@ -42,7 +44,7 @@ def default(problem: Problem) -> Config:
 def _chosen(problem: Problem) -> Config:
     fits = [c for c in _candidates(problem) if rejection(c, problem.need) is None]
     if not fits:
-        return deepest(replace(FEW[-1], epilogue_n=32, store_stages=1, load_stages=1), problem.need)
+        return deepest(replace(FEW_TILES[-1], store_stages=1, load_stages=1), problem.need)
     fed = [c for c in fits if c.stages >= ENOUGH] or [c for c in fits if c.stages == max(f.stages for f in fits)]
     seconds = {c: predict(c, problem).seconds for c in fed}
     first = next(iter(seconds))
@@ -57,15 +59,14 @@ def for_kernel(kernel: Kernel, dtypes: Mapping[str, DType], need: Footprint) -> 
 
 
 def _candidates(problem: Problem) -> Iterator[Config]:
-    waves = -(-problem.rows // 128) * -(-problem.cols // 128) / H200.multiprocessors
-    for tile in MANY if waves > 2 else FEW:
-        if tile.tile_m * tile.tile_n // tile.warpgroups == WIDE and problem.held > SPARE:
-            continue  # registers would spill
+    waves = -(-problem.rows // USUAL.tile_m) * -(-problem.cols // USUAL.tile_n) / H200.multiprocessors
+    more = [c for c, most in MANY_TILES if problem.held <= most] if waves > 2 else FEW_TILES
+    for tile in (USUAL, *more):
         rows, cols = -(-problem.rows // tile.tile_m), -(-problem.cols // tile.tile_n)
         # A cluster loads what its blocks share once, and starts later: it pays where each walks several tiles.
         pairs = rows > 1 and rows * cols >= H200.multiprocessors
-        narrow = replace(tile, cluster_m=2 if pairs else 1, cluster_n=1, epilogue_n=32)
-        yield deepest(narrow, problem.need)
-        if narrow.store_stages > 1 or narrow.load_stages > 1:
-            yield deepest(replace(narrow, store_stages=1), problem.need)
-            yield deepest(replace(narrow, store_stages=1, load_stages=1), problem.need)
+        placed = replace(tile, cluster_m=2 if pairs else 1, cluster_n=1)
+        yield deepest(placed, problem.need)
+        if placed.store_stages > 1 or placed.load_stages > 1:
+            yield deepest(replace(placed, store_stages=1), problem.need)
+            yield deepest(replace(placed, store_stages=1, load_stages=1), problem.need)

@@ -5,21 +5,21 @@ A block walks tiles one after the other, so the time is that of the block with m
     time     = waves · (steps · step + epilogue) + fetch              but at least bytes / bandwidth
     waves    = ⌈clusters of tiles / clusters at once⌉                 quantisation: the last wave counts in full
     step     = (mma^6.6 + (arrival / (stages − 1))^6.6)^(1/6.6)       64 along K: whichever is longer, smoothly
-    mma      = 2·tile_m·tile_n·64 / (flops / multiprocessors)         up to 128 columns at 1.06 of that rate
+    mma      = 2·tile_m·tile_n·64 / (flops / multiprocessors)         1.03 of that rate at 192 columns, 0.98 below
     arrival  = latency + (tile_m / cluster_n + tile_n / cluster_m)·64·bytes / (L2 bandwidth / multiprocessors)
-    latency  = 0.52 µs · (1 + 0.48·(size − 1))                        of a cluster of that size: its blocks wait for all
+    latency  = 0.58 µs · (1 + 0.43·(size − 1))                        of a cluster of that size: its blocks wait for all
     epilogue = tile_m·tile_n·(a·weight / (128 lanes · clock) + b·moved / (bandwidth / multiprocessors)) + drain
-    fetch    = 0.81 · waves · (rows + columns that the tiles in flight span)·K·bytes / bandwidth
+    fetch    = 0.47 · waves · (rows + columns that the tiles in flight span)·K·bytes / bandwidth
 
 Clusters of 4 leave some multiprocessors idle: each lies within a GPC. `arrival` is what one stage takes to come when
 all blocks load; the blocks of a cluster load what they share once. An epilogue is not hidden behind another tile's
-mainloop as one would think, since both draw on the card's power: instructions count a = 1.79 times in a cooperative
-schedule and 0.75 times in a pingpong one, bytes b = 0.61 and 0.42 times; 3 and 1.5 µs go by while the tensor cores
-drain and fill. `fetch` is the reuse in L2: the tiles in flight form a block of `swizzle` rows of clusters (of columns,
-if `raster` is m), and what they span is fetched in each wave. Calls of more than half a millisecond throttle the card.
+mainloop as one would think, since both draw on the card's power: instructions count a = 0.64 times in a cooperative
+schedule and 0.30 times in a pingpong one, bytes b = 0.25 times; 3 and 1.5 µs go by while the tensor cores drain
+and fill. `fetch` is the reuse in L2: the tiles in flight form a block of `swizzle` rows of clusters (of columns, if
+`raster` is m), and what they span is fetched in each wave. Calls of more than half a millisecond throttle the card.
 
-The constants are a robust least-squares fit, of logarithms, to the medians of the 644 times of 29 calls under sustained
-load in benchmarks/results/2026-11-29-h200-schedules.json, each relative to cuBLAS's product beside it.
+The constants are a robust least-squares fit, of logarithms, to medians in benchmarks/results: the 282 schedules of 25
+calls of 2026-11-29-h200.json, and the 174 of 6 calls of few rows of 2026-11-29-h200-few-rows.json.
 tests/tuning/test_model.py says how well the model orders them. `rolled` makes no difference to it: where nothing spills
 it costs 1 % on average.
 """
@@ -42,11 +42,11 @@ class Machine:
     """
 
     multiprocessors: int = 132
-    flops: float = 932e12
+    flops: float = 984e12
     bandwidth: float = 4.8e12
     l2_bandwidth: float = 12e12
     clock: float = 1.7e9
-    latency: float = 0.52e-6
+    latency: float = 0.58e-6
     gpc: int = 16
 
     def clusters(self, size: int) -> int:
@@ -58,14 +58,14 @@ class Machine:
 
 H200 = Machine()
 
-_RATE = {64: 1.06, 128: 1.06, 192: 1.00, 256: 1.0}  # by the columns of a tile
+_RATE = {64: 0.978, 128: 0.978, 192: 1.03, 256: 1.0}  # by the columns of a tile
 _SHARPNESS = 6.6
-_SIZE = 0.48
-_ISSUE = {"cooperative": 1.79, "pingpong": 0.75}
-_MOVE = {"cooperative": 0.61, "pingpong": 0.42}
+_SIZE = 0.43
+_ISSUE = {"cooperative": 0.64, "pingpong": 0.30}
+_MOVE = {"cooperative": 0.25, "pingpong": 0.25}
 _DRAIN = {"cooperative": 3.0e-6, "pingpong": 1.5e-6}
-_FETCH = 0.81
-_LONG, _THROTTLE = 0.5e-3, 1.07
+_FETCH = 0.47
+_LONG, _THROTTLE = 0.5e-3, 1.024
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -18,6 +18,7 @@ from coda_lang.backend_cutlass import abi
 from coda_lang.backend_cutlass.abi import Emitted
 from coda_lang.backend_cutlass.config import Config, rejection
 from coda_lang.backend_cutlass.emit import footprint
+from coda_lang.backend_cutlass.problem import is_long, problem
 from coda_lang.call import Call
 from coda_lang.errors import BackendError
 from coda_lang.ir.ops import OPS
@@ -99,7 +100,12 @@ class Drawn:
         fitting = [c for c in CONFIGS if rejection(c, need) is None]
         if not fitting:
             raise BackendError(f"program {self.seed}: no schedule has the shared memory")
-        return rng.choice(fitting)
+        chosen = rng.choice(fitting)
+        epilogue = problem(call.binding, need)
+        if rng.random() < 0.25 or is_long(epilogue.weight, epilogue.held):  # minutes of compiling otherwise
+            parts = chosen.tile_m * chosen.tile_n // (64 * chosen.warpgroups * chosen.epilogue_n)
+            chosen = replace(chosen, rolled=int(parts > 1))
+        return chosen
 
     def _emitted(self, extents: dict[str, int]) -> Emitted | None:
         """The kernel for these extents; None if heads would be cut by its tile."""

@@ -1,7 +1,7 @@
-"""The model beside what was measured on an H200 under sustained load: each call there with many schedules.
+"""The model beside what was measured on an H200: every call there with several schedules.
 
-One schedule's times differ by 1 to 3 % from series to series, since the card is at its power limit, and so no model can
-order schedules that are that close. What counts is that the first choice is a good one.
+At 8192³ the card throttles, one schedule's times differ by 3 % from call to call, and so no model can order them well.
+What counts is that the first choice is a good one, and that the default is.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ from coda_lang.backend_cutlass.problem import Problem, problem
 from coda_lang.measure.described import described_call
 
 ROOT = Path(__file__).parents[2]
-MEASURED = ROOT / "benchmarks" / "results" / "2026-11-29-h200-schedules.json"
+FILES = [ROOT / "benchmarks" / "results" / f"2026-11-29-h200{part}.json" for part in ("", "-few-rows")]
+OUTPUTS = {"linear_silu": "y", "linear_gelu": "y", "swiglu": "y", "cross_entropy": "lse t", "swiglu_bwd": "y dz zdz"}
+OPTIONAL = {"residual_rms_bwd": ["o"]}
 
 
 @dataclass(frozen=True)
@@ -54,38 +56,42 @@ class Measured:
 @cache
 def measured() -> tuple[Measured, ...]:
     found = []
-    for row in json.loads(MEASURED.read_text())["rows"]:
+    for row in [row for file in FILES for row in json.loads(file.read_text())["rows"]]:
         kernel = coda.load(ROOT / "programs" / f"{row['program']}.coda")[row["kernel"]].ir
         sizes = {"M": row["m"], "N": row["n"], "K": row["k"], "D": 128, "P": 16384}
         if "H" in kernel.axes:
             sizes["H"] = row["n"] // 128
         known = {a: x for a, x in sizes.items() if a in kernel.axes}
-        call = described_call(kernel, sizes=known, inputs=row["inputs"], outputs=row["outputs"])
+        outputs = OUTPUTS[kernel.name].split() if kernel.name in OUTPUTS else None
+        call = described_call(kernel, sizes=known, inputs=OPTIONAL.get(kernel.name, ()), outputs=outputs)
         need = footprint(call.kernel, call.binding.dtypes)
-        seconds = {Config.parse(n): statistics.median(x) / 1e3 for n, x in row["samples"].items() if n != "cublas"}
+        ours = {n: x for n, x in row["samples"].items() if n not in ("cublas", "torch.compile")}
+        seconds = {Config.parse(n): statistics.median(x) / 1e3 for n, x in ours.items()}
         found.append(Measured(row["label"], problem(call.binding, need), seconds))
     return tuple(found)
 
 
 def test_there_is_something_to_order() -> None:
-    assert len(measured()) == 29
-    assert sum(len(m.seconds) for m in measured()) == 644
+    assert len(measured()) == 31
+    assert sum(len(m.seconds) for m in measured()) == 456
     assert {m.problem.rows for m in measured()} == {16, 128, 256, 512, 1024, 1536, 4096, 8192}
 
 
-def test_the_order_is_roughly_that_of_the_measurements() -> None:
-    found = [m.correlation for m in measured()]
-    assert statistics.mean(found) > 0.65
-    assert sum(x > 0.5 for x in found) >= 25
+def test_the_order_is_nearly_that_of_the_measurements() -> None:
+    found = {rows: [m.correlation for m in measured() if m.problem.rows == rows] for rows in (4096, 8192)}
+    few = [m.correlation for m in measured() if m.problem.rows < 4096]
+    assert statistics.mean(found[4096]) > 0.8
+    assert statistics.mean(found[8192]) > 0.55
+    assert statistics.mean(few) > 0.7
 
 
 def test_the_first_choice_is_a_good_one() -> None:
     losses = [m.loss for m in measured() if m.problem.rows >= 128]
-    assert statistics.mean(losses) < 0.02
-    assert max(losses) <= 0.052
+    assert statistics.mean(losses) < 0.01
+    assert max(losses) < 0.06  # cross-entropy; the next is 0.022
 
 
 def test_so_is_the_default() -> None:
-    losses = [m.default_loss for m in measured() if m.problem.rows >= 128 and m.default_loss is not None]
-    assert len(losses) >= 18
-    assert max(losses) < 0.05
+    losses = [m.default_loss for m in measured() if m.default_loss is not None]
+    assert len(losses) >= 8
+    assert max(losses) < 0.03
