@@ -10,7 +10,7 @@
     python benchmarks/run.py show RESULTS.json [--plots DIR]   the table, in Markdown; the pictures
 
 Each group fits a visit of --minutes (8.5 by default) to a machine with a GPU: what is left is said, and done by calling
-again. A row is kept as soon as it is measured. Without a group, all of them.
+again. A row is kept as soon as it is measured. Without a group, all of them; `--only` takes some kernels of them.
 """
 
 from __future__ import annotations
@@ -315,6 +315,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name in ("compile", "measure"):
         sub = commands.add_parser(name)
         sub.add_argument("groups", nargs="*", choices=[*GROUPS, []], metavar="GROUP")
+        sub.add_argument("--only", type=lambda text: text.split(","), help="kernels, separated by commas")
         sub.add_argument("--budget", type=int, default=BUDGET, help="schedules tried for each row; 0: no tuning")
         if name == "measure":
             sub.add_argument("--out", type=Path, required=True)
@@ -335,7 +336,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         for name, specs in GROUPS.items():
             print(f"{name}: {', '.join(_name(s) for s in specs)}")
     elif options.command in ("compile", "measure"):
-        specs = [s for name in options.groups or GROUPS for s in GROUPS[name]]
+        specs = [
+            s for name in options.groups or GROUPS for s in GROUPS[name] if s.kernel in (options.only or [s.kernel])
+        ]
         if options.command == "compile":
             compile_ahead(specs, options.budget)
         else:

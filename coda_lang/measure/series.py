@@ -15,7 +15,7 @@ from typing import Protocol
 Call = Callable[[], object]
 
 WARM, CALLS, MOST_CALLS = 3, 8, 64  # the most of calls that the host cannot queue in the time that they take
-SETTLE_MS, SERIES_MS = 60.0, 40.0  # of a variant before a series of it, and of the series: see `Interleaved`
+SETTLE_MS, SERIES_MS = 100.0, 50.0  # of a variant before a series of it, and of the series: see `Interleaved`
 ROUNDS = 10
 _SLACK = 1.5  # the host may be slower than when it was timed
 _AHEAD = 2.0  # a call that takes the device so much longer than the host never waits for the host
