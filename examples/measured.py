@@ -7,6 +7,7 @@ import json
 import os
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from coda_lang.environment import describe
 from coda_lang.measure.series import Interleaved, Stopwatch, medians, ratio_interval
 
 OURS, COMPILED, LIGER, EAGER = "coda_lang", "torch.compile", "liger", "pytorch"
+SETTLE_MS, SERIES_MS = 100.0, 50.0  # what a card at its power limit needs to find a step's clock, and then a few steps
 COLUMNS = {OURS: "ours_ms", COMPILED: "torch_compile_ms", LIGER: "liger_ms", EAGER: "pytorch_ms"}
 
 
@@ -73,6 +75,9 @@ class HostStopwatch:
     def synchronize(self) -> None:
         pass
 
+    def rest(self, seconds: float) -> None:
+        pass
+
 
 def stopwatch(device: str) -> Stopwatch:
     if torch.device(device).type == "cpu":
@@ -84,7 +89,7 @@ def stopwatch(device: str) -> Stopwatch:
 
 def times(calls: dict[str, Callable[[], object]], device: str, rounds: int) -> dict[str, Any]:
     """The part of a row that is times: medians, ours relative to each other variant, and every sample."""
-    watch = Interleaved(stopwatch(device))
+    watch = Interleaved(stopwatch(device), rest_ms=0.0, settle_ms=SETTLE_MS, series_ms=SERIES_MS)
     for name, call in calls.items():
         watch.add(name, call)
     samples = watch.run(list(calls), rounds)
@@ -121,6 +126,17 @@ def peak_bytes(step: Callable[[], object], device: str) -> int | None:
     return torch.cuda.max_memory_allocated() - before
 
 
+@dataclass(frozen=True)
+class Replay:
+    """A captured step. It keeps the step, whose tensors the graph reads where they were."""
+
+    graph: torch.cuda.CUDAGraph
+    step: Callable[[], list[Tensor]]
+
+    def __call__(self) -> None:
+        self.graph.replay()
+
+
 def captured(
     step: Callable[[], list[Tensor]], restore: Callable[[], None], device: str
 ) -> tuple[Callable[[], object], list[Tensor], bool]:
@@ -134,8 +150,9 @@ def captured(
     restore()
     if graph is None or results is None:
         return step, step(), False
-    graph.replay()
-    return graph.replay, results, True
+    replay = Replay(graph, step)
+    replay()
+    return replay, results, True
 
 
 def _capture(graph: torch.cuda.CUDAGraph, step: Callable[[], list[Tensor]]) -> list[Tensor] | None:

@@ -16,6 +16,7 @@ from coda_lang.errors import BackendError
 # CUresult values with a message of their own.
 OUT_OF_MEMORY = 2
 NOT_INITIALIZED = 3
+INVALID_CONTEXT = 201
 NO_BINARY_FOR_GPU = 209
 INVALID_IMAGE = 200
 STREAM_CAPTURE_UNSUPPORTED = 900
@@ -144,6 +145,8 @@ class Driver:
         """Whether a stream, or for the default stream any other one, is being captured into a CUDA graph."""
         value = ctypes.c_int()
         status = self.raw.cuStreamIsCapturing(ctypes.c_void_p(stream), ctypes.byref(value))
+        if status == INVALID_CONTEXT:
+            return False  # nothing was done on any device yet
         if status == STREAM_CAPTURE_IMPLICIT:
             return True
         self.check(status, "cuStreamIsCapturing")

@@ -96,6 +96,9 @@ class GpuStopwatch:
         with self._current():
             self._cuda.check(self._cuda.raw.cuStreamSynchronize(ctypes.c_void_p(self._stream())), "cuStreamSynchronize")
 
+    def rest(self, seconds: float) -> None:
+        time.sleep(seconds)
+
     # -- events --
 
     def _pair(self) -> tuple[int, int]:

@@ -15,7 +15,7 @@ from typing import Protocol
 Call = Callable[[], object]
 
 WARM, CALLS, MOST_CALLS = 3, 8, 64  # the most of calls that the host cannot queue in the time that they take
-SETTLE_MS, SERIES_MS = 100.0, 50.0  # of a variant before a series of it, and of the series: see `Interleaved`
+REST_MS, SERIES_MS = 30.0, 1.0  # before a series, and of the series, if CALLS are shorter: see `Interleaved`
 ROUNDS = 10
 _SLACK = 1.5  # the host may be slower than when it was timed
 _AHEAD = 2.0  # a call that takes the device so much longer than the host never waits for the host
@@ -33,6 +33,9 @@ class Stopwatch(Protocol):
     def synchronize(self) -> None:
         """Waits for what was queued."""
 
+    def rest(self, seconds: float) -> None:
+        """Leaves the device idle for so long."""
+
 
 @dataclass
 class Variant:
@@ -47,15 +50,22 @@ class Variant:
 class Interleaved:
     """Variants, warmed up once, and timed in turns as often as asked.
 
-    A card at its power limit takes tens of milliseconds to find the clock that a kernel leaves it, and until then runs
-    at that of the one before. So each series of `series_ms` follows `settle_ms` of the same calls, which are not timed.
+    A card at its power limit takes tens of milliseconds to find the clock that a load leaves it, so that what ran before
+    would count. Series are therefore either short ones of a rested card (`rest_ms`), or follow `settle_ms` of the same
+    calls, which are not timed: then each variant runs at the clock that it sustains alone.
     """
 
     def __init__(
-        self, stopwatch: Stopwatch, seed: int = 0, settle_ms: float = SETTLE_MS, series_ms: float = SERIES_MS
+        self,
+        stopwatch: Stopwatch,
+        seed: int = 0,
+        *,
+        rest_ms: float = REST_MS,
+        settle_ms: float = 0.0,
+        series_ms: float = SERIES_MS,
     ) -> None:
         self._stopwatch = stopwatch
-        self._settle_ms, self._series_ms = settle_ms, series_ms
+        self._rest_ms, self._settle_ms, self._series_ms = rest_ms, settle_ms, series_ms
         self._variants: dict[str, Variant] = {}
         self._random = random.Random(seed)
 
@@ -80,6 +90,7 @@ class Interleaved:
             self._random.shuffle(order)
             for name in order:
                 v = self._variants[name]
+                self._stopwatch.rest(self._rest_ms / 1e3)
                 if v.settle:
                     self._stopwatch.series(v.call, v.settle, 0.0)
                 samples[name].append(self._stopwatch.series(v.call, v.count, v.queue_seconds))

@@ -38,7 +38,7 @@ from coda_lang.tuning.store import Tuned, TunedStore
 BUDGET = 24  # schedules that are compiled and timed, beside the default
 _FIRST = 0.6  # of the budget goes to different shapes, the rest to the neighbours of the best
 _LEADERS = 3  # whose neighbours are tried
-_SETTLE_MS, _SERIES_MS = 20.0, 10.0  # shorter than a benchmark's: there are many schedules
+_REST_MS = 10.0  # shorter than a benchmark's: there are many schedules
 
 Progress = Callable[[str, int, int], None]  # what is being done, how much of it is, and how much there is
 
@@ -155,7 +155,7 @@ class _Contest:
         refuse_capture(arrays.current_stream(call.tensors.values(), self.workload.device))
         self.gpu = GpuProgram(Caller(self.program.ir))
         self.stopwatch = GpuStopwatch(self.workload.device, self.workload.library)
-        self.interleaved = Interleaved(self.stopwatch, settle_ms=_SETTLE_MS, series_ms=_SERIES_MS)
+        self.interleaved = Interleaved(self.stopwatch, rest_ms=_REST_MS)
         self.default = self.gpu.untuned(call)
         self.direct = self.gpu.emit(call, self.default).direct
         self.asked = problem(call.binding, footprint(call.kernel, call.binding.dtypes, self.direct))

@@ -75,6 +75,15 @@ def test_a_fault_of_a_kernel_names_the_tool(cuda: Any) -> None:
         Driver(cuda).check(700, "launching the kernel")
 
 
+def test_without_a_context_nothing_is_captured(cuda: Any) -> None:
+    """What asks before the first array of a process: the driver has no context to look in."""
+    cuda.fails["cuStreamIsCapturing"] = 201
+    assert not Driver(cuda).is_capturing(0)
+    cuda.fails["cuStreamIsCapturing"] = 1
+    with pytest.raises(BackendError, match="cuStreamIsCapturing"):
+        Driver(cuda).is_capturing(0)
+
+
 def test_capture_of_another_stream_counts_for_the_default_one(cuda: Any) -> None:
     cuda.fails["cuStreamIsCapturing"] = 906
     assert Driver(cuda).is_capturing(0)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tuning"))
@@ -113,6 +114,27 @@ def test_partials_are_compared_as_the_whole(fake: FakeGpu, joined: dict[str, Any
     host = {n: x.data if hasattr(x, "data") else x for n, x in given.items()}
     joined["lse"] = fake.hold(program.interpret(**host, tile=(256, 512), outputs=["lse"]).lse[:, 0])
     assert bench(program, sizes=SIZES, outputs=["lse", "t"], rounds=1).checked == ["quack: lse"]
+
+
+def test_peers_find_what_is_updated_in_place_as_it_was(fake: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = fake.serve(coda.load(PROGRAMS / "linear_dw.coda")["linear_dw_accumulate"])
+    (updated,) = [p.name for p in program.ir.params if p.inout]
+    seen = []
+
+    def prepare(arguments: Any) -> Task:
+        def work() -> None:
+            fake.clock += 0.05
+            seen.append(arguments[updated].data.copy())
+            arguments[updated].data[...] = 1e4
+
+        return Task(work, lambda _: {})
+
+    monkeypatch.setattr(run, "find", lambda *a: Peer(prepare))
+    fake.poisoned = True  # the stand-in computes what is launched, and writes it there
+    bench(program, sizes={"M": 48, "N": 32, "K": 16}, rounds=1, peers=["cublas", "torch.compile"])
+    pristine = run.drawn_on_device(program.ir, "cupy", sizes={"M": 48, "N": 32, "K": 16})[updated].data
+    assert np.array_equal(seen[0], pristine)
+    assert sum(np.array_equal(x, pristine) for x in seen) >= 2, "restored for the second peer too"
 
 
 def test_what_has_no_product(fake: FakeGpu) -> None:

@@ -31,7 +31,7 @@ class Clock:
     """A stopwatch that times nothing but what the calls say they take."""
 
     def __init__(self) -> None:
-        self.now, self.series_of = 0.0, []  # type: ignore[var-annotated]
+        self.now, self.rested, self.series_of = 0.0, 0.0, []  # type: ignore[var-annotated]
 
     def series(self, call: Callable[[], object], count: int, queue_seconds: float) -> float:
         start = self.now
@@ -46,6 +46,9 @@ class Clock:
     def synchronize(self) -> None:
         pass
 
+    def rest(self, seconds: float) -> None:
+        self.rested += seconds
+
 
 def test_series_are_long_enough_and_interleaved() -> None:
     clock = Clock()
@@ -58,7 +61,7 @@ def test_series_are_long_enough_and_interleaved() -> None:
 
         return call
 
-    timed = Interleaved(clock, settle_ms=2.0, series_ms=4.0)
+    timed = Interleaved(clock, rest_ms=3.0, settle_ms=2.0, series_ms=4.0)
     for name, ms in (("long", 2.0), ("short", 0.05), ("tiny", 1e-4)):
         timed.add(name, takes(name, ms))
     order.clear()
@@ -66,6 +69,7 @@ def test_series_are_long_enough_and_interleaved() -> None:
     samples = timed.run(["long", "short", "tiny"], rounds=6)
     assert {n: len(x) for n, x in samples.items()} == {"long": 6, "short": 6, "tiny": 6}
     assert samples["short"] == pytest.approx([0.05] * 6)
+    assert clock.rested == pytest.approx(6 * 3 * 3e-3)
     # Calls that the host queues in less than half their time settle for 2 ms and are timed for 4; others are few.
     settled, timed_calls = (
         {"long": 1, "short": 40, "tiny": MOST_CALLS},
