@@ -20,6 +20,7 @@ from coda_lang.ir.program import Block, Kernel
 if TYPE_CHECKING:
     from coda_lang.backend_cutlass.planned import Planned
     from coda_lang.backend_cutlass.program import Compiled, GpuProgram
+    from coda_lang.backend_cutlass.recent import Key
 
 
 class Result:
@@ -79,6 +80,10 @@ def _shown(array: Any) -> str:
         return text
     number = arrays.to_numpy(array).item()
     return f"{text} = {number:.6g}" if isinstance(number, float) else f"{text} = {number}"
+
+
+def _is_cupy(x: Any) -> bool:
+    return type(x).__module__.startswith("cupy")
 
 
 class Runnable(ABC, Generic[D]):
@@ -189,6 +194,31 @@ class Program(Runnable[Kernel]):
     def __init__(self, kernel: Kernel) -> None:
         super().__init__(kernel)
         self._gpu: GpuProgram | None = None
+
+    def __call__(
+        self, /, *positional: Any, outputs: Any = None, out: Any = None, check: bool = False, **arguments: Any
+    ) -> Result:
+        found = self._form(arguments, outputs) if not (positional or check) and out is None else None
+        if found is None:
+            return super().__call__(*positional, outputs=outputs, out=out, check=check, **arguments)
+        key, pointers = found
+        again = self.gpu.recent.again(key, pointers)
+        if again is not None:
+            return Result(again)
+        call = self.caller.call(arguments, outputs, None)
+        if call.device is None:
+            return in_library(call, self.on_host(call, DEFAULT_TILE))
+        return Result(self.gpu.run(call, form=key))
+
+    __call__.__doc__ = Runnable.__call__.__doc__
+
+    def _form(self, arguments: Mapping[str, Any], outputs: Any) -> tuple[Key, dict[str, int]] | None:
+        """What a call on a GPU is recognised by; None on the host, and for what has to be looked at."""
+        if self._gpu is None and not any(getattr(x, "is_cuda", _is_cupy(x)) for x in arguments.values()):
+            return None
+        from coda_lang.backend_cutlass.recent import form
+
+        return form(arguments, outputs)
 
     def interpret(
         self,

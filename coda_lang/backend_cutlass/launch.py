@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
+from copy import copy as copy_of
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -67,7 +68,10 @@ class Plan:
         self._context = loaded.device.context
         self._library = arrays.library(arrays.cuda_library(views.values()))
         self._block = template.block.copy()
-        self._addresses.write(self._block, fitting, self._cuda)
+        self._write()
+
+    def _write(self) -> None:
+        self._addresses.write(self._block, {n: v.pointer for n, v in self._fitting.items()}, self._cuda)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -82,10 +86,27 @@ class Plan:
         """
         if self.empty:
             return
-        cuda, ordinal = self._cuda, self._loaded.device.ordinal
-        stream = self._library.stream(ordinal)
         for copy in self.copies:
             copy.bring()
+        self._launch()
+        for copy in self.copies:
+            copy.take()
+
+    def detached(self) -> Plan:
+        """The plan without its arrays, for `again`. It must have no copies to make."""
+        assert not self.copies
+        other = copy_of(self)
+        other.views, other._fitting, other._block = {}, {}, self._block.copy()
+        return other
+
+    def again(self, addresses: Mapping[str, int]) -> None:
+        """Runs on arrays at other addresses, each of the form and alignment of the one that the plan was made for."""
+        self._addresses.write(self._block, addresses, self._cuda)
+        self._launch()
+
+    def _launch(self) -> None:
+        cuda = self._cuda
+        stream = self._library.stream(self._loaded.device.ordinal)
         foreign = cuda.current_context() != self._context
         if foreign:
             cuda.push(self._context)
@@ -102,8 +123,6 @@ class Plan:
         finally:
             if foreign:
                 cuda.pop()
-        for copy in self.copies:
-            copy.take()
 
     def bind(self, tensors: Mapping[str, Any]) -> None:
         """Points the plan at other arrays, each of the same shape, strides, type and device as the one it replaces.
@@ -124,7 +143,7 @@ class Plan:
         self.copies = tuple(replace(c, array=views[c.name].owner) if c.name in views else c for c in self.copies)
         self.views.update(views)
         self._fitting.update({n: v for n, v in views.items() if n not in copied})
-        self._addresses.write(self._block, self._fitting, self._cuda)
+        self._write()
 
 
 class Launchable:

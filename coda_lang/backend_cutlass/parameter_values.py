@@ -47,13 +47,13 @@ class Addresses:
     pointers: tuple[tuple[int, str], ...]
     maps: tuple[tuple[int, str], ...]
 
-    def write(self, block: Block, views: Mapping[str, ArrayView], cuda: Driver) -> None:
-        """Points a block that was filled for arrays of the same shapes and strides at these."""
+    def write(self, block: Block, addresses: Mapping[str, int], cuda: Driver) -> None:
+        """Points a block that was filled for arrays of the same shapes and strides at those at these addresses."""
         pack = _FORMATS["void*"].pack_into
         for offset, tensor in self.pointers:
-            pack(block.bytes, offset, views[tensor].pointer)
+            pack(block.bytes, offset, addresses[tensor])
         for offset, tensor in self.maps:
-            cuda.replace_address(block.address + offset, views[tensor].pointer)
+            cuda.replace_address(block.address + offset, addresses[tensor])
 
 
 def fill(

@@ -43,6 +43,15 @@ class Planned:
         self.outputs = _results(call)
 
     @property
+    def call(self) -> Call[Kernel]:
+        return self._call
+
+    @property
+    def launches(self) -> Plan:
+        """What a run launches."""
+        return self._plan
+
+    @property
     def tile(self) -> tuple[int, int] | None:
         """Rows and columns of the accumulator's tile; None in a reduce."""
         return self._built.emitted.tile

@@ -19,6 +19,7 @@ from coda_lang.backend_cutlass.emit import TAP, emit, footprint
 from coda_lang.backend_cutlass.launch import Launchable, refuse_capture
 from coda_lang.backend_cutlass.planned import Built, Planned, output_keys
 from coda_lang.backend_cutlass.problem import problem
+from coda_lang.backend_cutlass.recent import Key, Recent
 from coda_lang.backend_cutlass.report import Report, spill_warning
 from coda_lang.call import Call, Caller, aliased
 from coda_lang.errors import ArgumentError, did_you_mean
@@ -46,6 +47,7 @@ class GpuProgram:
         self._built: dict[tuple[Any, ...], Built] = {}
         self._configs: dict[tuple[Any, ...], Config] = {}
         self._kept: dict[tuple[Any, ...], Config | None] = {}
+        self.recent = Recent()
 
     @property
     def name(self) -> str:
@@ -53,9 +55,16 @@ class GpuProgram:
 
     # -- calls --
 
-    def run(self, call: Call[Kernel], config: Any = None) -> dict[str, Any]:
-        """Compute the call's outputs on its device and the current stream of its arrays' library."""
-        return self.plan(call, config)()
+    def run(self, call: Call[Kernel], config: Any = None, form: Key | None = None) -> dict[str, Any]:
+        """Compute the call's outputs on its device and the current stream of its arrays' library.
+
+        A call with a `form` is remembered for `recent`.
+        """
+        plan = self.plan(call, config)
+        results = plan()
+        if form is not None:
+            self.recent.keep(form, plan.launches, plan.call, plan.tile)
+        return results
 
     def plan(self, call: Call[Kernel], config: Any = None, *, tap: Any = None) -> Planned:
         """Compile if need be, allocate outputs and fill the parameter block.
@@ -140,6 +149,7 @@ class GpuProgram:
         """Schedules are looked up anew: after some were tuned."""
         self._configs.clear()
         self._kept.clear()
+        self.recent.clear()
 
     def _tuned(
         self, call: Call[Kernel], direct: frozenset[str], shape: tuple[int, int, int]

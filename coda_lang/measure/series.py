@@ -50,9 +50,9 @@ class Variant:
 class Interleaved:
     """Variants, warmed up once, and timed in turns as often as asked.
 
-    A card at its power limit takes tens of milliseconds to find the clock that a load leaves it, so that what ran before
-    would count. Series are therefore either short ones of a rested card (`rest_ms`), or follow `settle_ms` of the same
-    calls, which are not timed: then each variant runs at the clock that it sustains alone.
+    A card at its power limit takes tens of milliseconds to find the clock that a load leaves it, so that what ran
+    before would count. Series are therefore either short ones of a rested card (`rest_ms`), or follow `settle_ms` of
+    the same calls, which are not timed: then each variant runs at the clock that it sustains alone.
     """
 
     def __init__(
