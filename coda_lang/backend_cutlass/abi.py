@@ -111,6 +111,11 @@ class Emitted:
     lines: dict[int, int]  # 1-based line of `source` -> offset in the .coda text of what it comes from
     direct: frozenset[str] = frozenset()  # tensors moved without TMA: no alignment is assumed of them
     segments: tuple[tuple[Dim, int, int], ...] = ()  # (extent, k, tile): k divides it, it divides tile; see `misfit`
+    nests: tuple[tuple[tuple[Dim, ...], int], ...] = ()  # a reduce's loops inside loops: extents, outermost first, and
+    # the threads that share the first
+
+
+STEPS = 10**7  # beyond these a reduce takes the better part of a minute on an H200; see `steps`
 
 
 def grid(emitted: Emitted, length: Callable[[Dim], int], clusters: int) -> tuple[int, int, int]:
@@ -123,8 +128,18 @@ def grid(emitted: Emitted, length: Callable[[Dim], int], clusters: int) -> tuple
     return min(tiles, max(1, clusters)) * m, n, 1
 
 
+def steps(emitted: Emitted, length: Callable[[Dim], int]) -> int:
+    """How often one thread of a reduce goes through loops inside loops, for each output of its."""
+    return sum(prod(map(length, nest)) // group for nest, group in emitted.nests)
+
+
 def misfit(emitted: Emitted, length: Callable[[Dim], int]) -> str | None:
-    """Why a call's extents do not suit the kernel's tile, as a sentence; None if they do."""
+    """Why a call's extents do not suit the kernel, as a sentence; None if they do."""
+    took = steps(emitted, length)
+    if took > STEPS:
+        largest, _ = max(emitted.nests, key=lambda nest: prod(map(length, nest[0])))
+        loops = " × ".join(f"{dim} = {length(dim)}" for dim in largest)
+        return f"reductions inside reductions ({loops}) take {took:.0e} steps of one thread: split them in two reduces"
     for dim, step, tile in emitted.segments:
         extent = length(dim)
         if extent and (extent % step or tile % extent):

@@ -41,6 +41,7 @@ class _Scope:
     parent: _Scope | None
     indent: str
     known: dict[int, str] = field(default_factory=dict)
+    loops: tuple[Dim, ...] = ()  # outermost first
     text: Text = field(kw_only=True)
 
 
@@ -50,6 +51,7 @@ class _ReduceEmitter:
         self.block = Fields()
         self.counter = 0
         self.group = 1
+        self.nests: list[tuple[tuple[Dim, ...], int]] = []
         self.params = frozenset(p.name for p in kernel.params)
 
     def emit(self) -> Emitted:
@@ -91,6 +93,7 @@ class _ReduceEmitter:
             cluster=(1, 1),
             tile=None,
             lines={i + 1: place for i, place in enumerate(text.places) if place is not None},
+            nests=tuple(self.nests),
         )
 
     # -- phases ------------------------------------------------------------------------------------------------------
@@ -230,9 +233,11 @@ class _ReduceEmitter:
         n = self.counter
         self.counter += 1
         index, total = f"r{n}", f"total{n}"
-        inner = _Scope(
-            {**scope.indices, value.attr: index}, scope, scope.indent + "  ", text=Text(self.kernel.span.source)
-        )
+        loops = (*scope.loops, value.attr)
+        if len(loops) > 1:
+            self.nests.append((loops, self.group))
+        indices, indent = {**scope.indices, value.attr: index}, scope.indent + "  "
+        inner = _Scope(indices, scope, indent, loops=loops, text=Text(self.kernel.span.source))
         term = self._value(inner, value.args[0])
         start, step = ("part", str(self.group)) if shared else ("0", "1")
         extent = self._extent(value.attr)

@@ -32,6 +32,7 @@ GPU = Errors(
 )
 
 # Around tiles of 64 and 128, in both directions; rows of 130 bf16 are no multiple of 16 bytes.
+QUICK = 100_000  # steps of loops inside loops, each of which may take 20 µs
 LENGTHS = (1, 5, 8, 24, 37, 64, 65, 72, 127, 128, 129, 130, 136, 192, 200)
 CONFIGS = tuple(
     map(
@@ -108,10 +109,11 @@ class Drawn:
         return chosen
 
     def _emitted(self, extents: dict[str, int]) -> Emitted | None:
-        """The kernel for these extents; None if heads would be cut by its tile."""
+        """The kernel for these extents; None if heads would be cut by its tile, or if a run of it took seconds."""
         call = self.call(extents)
         unit = self.program.gpu.emit(call, self.config, self.program.ir.product is not None)
-        return None if abi.misfit(unit, call.binding.length) else unit
+        length = call.binding.length
+        return None if abi.misfit(unit, length) or abi.steps(unit, length) > QUICK else unit
 
     def _same(self, extents: dict[str, int]) -> bool:
         unit = self._emitted(extents)
