@@ -9,20 +9,27 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
-from coda_lang.blocks.program import BlockProgram
 from coda_lang.errors import Diagnostic, UnknownNameError, did_you_mean
 from coda_lang.ir import check
 from coda_lang.ir.module import Module as CheckedModule
 from coda_lang.ir.program import Block, Kernel
 from coda_lang.program import Program, Result
 
-__all__ = ["BlockProgram", "Module", "Program", "Result", "load", "loads", "program"]
+if TYPE_CHECKING:
+    from coda_lang.blocks.program import BlockProgram
+
+__all__ = ["Module", "Program", "Result", "load", "loads", "program"]
 
 
 def program(definition: Kernel | Block) -> Program | BlockProgram:
     """The callable form of a checked definition."""
-    return BlockProgram(definition) if isinstance(definition, Block) else Program(definition)
+    if not isinstance(definition, Block):
+        return Program(definition)
+    from coda_lang.blocks.program import BlockProgram  # most files have none, and a start is a few hundred milliseconds
+
+    return BlockProgram(definition)
 
 
 def load(path: str | os.PathLike[str]) -> Module:
@@ -37,7 +44,7 @@ def loads(text: str, path: str = "<string>") -> Module:
     return Module(check.check_text(text, path))
 
 
-class Module(Mapping[str, Program | BlockProgram]):
+class Module(Mapping[str, "Program | BlockProgram"]):
     """The kernels, maps, reduces and blocks of a file, as attributes and items, in the order of the file."""
 
     def __init__(self, checked: CheckedModule) -> None:

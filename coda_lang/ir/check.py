@@ -16,7 +16,6 @@ from pathlib import Path
 from coda_lang.errors import CodaError, Note, did_you_mean, in_order
 from coda_lang.ir import rules
 from coda_lang.ir.axes import Grid
-from coda_lang.ir.block import BlockChecker, called
 from coda_lang.ir.body import AbandonedError, BodyChecker
 from coda_lang.ir.constants import constant_value, refuse_name
 from coda_lang.ir.module import Constant, FunctionEntity, Module, Scope
@@ -130,10 +129,8 @@ class _ModuleChecker:
             self._function(function)
         for kernel in kernels:
             self._kernel(kernel)
-        for name in self._blocks_in_order(blocks):
-            block = BlockChecker(blocks[name], self.scope, self.report).check()
-            if block is not None and self.scope.places.get(name) == block.span:
-                self.scope.names[name] = block
+        if blocks:
+            self._blocks(blocks)
         if self.report.errors:
             raise CodaError(self.report.errors)
         return Module(str(self.path), self.file.doc, self.scope, tuple(in_order(self.report.warnings)))
@@ -242,12 +239,17 @@ class _ModuleChecker:
         text = f"`{call.function}` calls itself" if len(path) == 1 else f"a circle of calls: {chain}"
         self.report.add(code, call.function_span, text, help)
 
-    def _blocks_in_order(self, blocks: dict[str, s.KernelDef]) -> list[str]:
-        """Each block after those that it calls."""
+    def _blocks(self, blocks: dict[str, s.KernelDef]) -> None:
+        """Checks each block after those that it calls."""
+        from coda_lang.ir.block import BlockChecker, called  # most files have none
+
         order, circles = _walk_calls({name: list(called(d)) for name, d in blocks.items()})
         for call, path in circles:
             self._circle("E0508", call, path, "a block is a fixed list of launches")
-        return order
+        for name in order:
+            block = BlockChecker(blocks[name], self.scope, self.report).check()
+            if block is not None and self.scope.places.get(name) == block.span:
+                self.scope.names[name] = block
 
     def _function(self, d: s.Function) -> None:
         """Check a function's names and calls on arguments of unknown type; types are checked where it is called."""
