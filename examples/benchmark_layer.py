@@ -44,7 +44,7 @@ SIZES = ((2048, 5632, 16), (4096, 11008, 32), (8192, 22016, 64))
 KV_HEADS = 8
 PASSES = ("forward", "forward+backward")
 ALLOWED = 0.03
-ROW_SECONDS = 120.0
+ROW_SECONDS = 60.0
 
 
 @dataclass

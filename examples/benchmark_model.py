@@ -36,7 +36,7 @@ except ImportError as error:
 Model = TypeVar("Model", bound=nn.Module)
 
 VOCABULARIES = (32768, 128256)
-ROW_SECONDS = 280.0
+ROW_SECONDS = 150.0
 FIRST_GAP, LAST_GAP = 0.02, 0.05
 CHECKED = 3  # steps whose losses are compared
 

@@ -7,6 +7,7 @@ import gc
 import sys
 import weakref
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -175,6 +176,23 @@ def test_what_is_updated_in_place_is_looked_at(cuda: Any, made: list[Any]) -> No
     t.data.ptr = x.data.ptr + 32
     with pytest.raises(ArgumentError, match="shares memory"):
         u(x=x, t=t)
+
+
+def test_arrays_of_two_libraries_are_looked_at(
+    k: Program, cuda: Any, made: list[Any], checked: list[int], monkeypatch: pytest.MonkeyPatch, fake_library: Any
+) -> None:
+    """Their streams may differ from call to call."""
+    plain = arrays.view
+
+    def view(array: Any, name: str = "array", dtype: str | None = None) -> Any:
+        found = plain(array, name, dtype)
+        return replace(found, library="torch") if name.endswith("`b`") else found
+
+    monkeypatch.setattr(arrays, "view", view)
+    monkeypatch.setitem(arrays._LIBRARIES, "torch", fake_library)
+    k(**given())
+    k(**given())
+    assert len(checked) == 2
 
 
 def test_nothing_is_kept_alive(k: Program, cuda: Any, made: list[Any]) -> None:
