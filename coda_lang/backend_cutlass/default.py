@@ -61,7 +61,12 @@ def for_kernel(kernel: Kernel, dtypes: Mapping[str, DType], need: Footprint) -> 
 def _candidates(problem: Problem) -> Iterator[Config]:
     waves = -(-problem.rows // USUAL.tile_m) * -(-problem.cols // USUAL.tile_n) / H200.multiprocessors
     more = [c for c, most in MANY_TILES if problem.held <= most] if waves > 2 else FEW_TILES
-    for tile in (USUAL, *more):
+    tiles = [USUAL, *more]
+    if problem.segment > 1:  # heads that no tile may cut
+        others = (*FEW_TILES, *(c for c, _ in MANY_TILES))
+        uncut = ([c for c in some if c.tile_n % problem.segment == 0] for some in (tiles, others))
+        tiles = next(filter(None, uncut), tiles)
+    for tile in tiles:
         rows, cols = -(-problem.rows // tile.tile_m), -(-problem.cols // tile.tile_n)
         # A cluster loads what its blocks share once, and starts later: it pays where each walks several tiles.
         pairs = rows > 1 and rows * cols >= H200.multiprocessors

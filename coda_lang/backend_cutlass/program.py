@@ -13,7 +13,7 @@ from coda_lang.arrays import ITEM_BYTES, ArrayView
 from coda_lang.backend_cutlass import driver, tensormap
 from coda_lang.backend_cutlass.abi import ARCHITECTURE, TMA_ALIGNMENT, Emitted, misfit, output_key
 from coda_lang.backend_cutlass.build import Cubin, compile_kernel
-from coda_lang.backend_cutlass.config import Config, Footprint, asked, deepest, rejection
+from coda_lang.backend_cutlass.config import Config, asked
 from coda_lang.backend_cutlass.default import default, for_kernel
 from coda_lang.backend_cutlass.emit import TAP, emit, footprint
 from coda_lang.backend_cutlass.launch import Launchable, refuse_capture
@@ -143,7 +143,7 @@ class GpuProgram:
     def untuned(self, call: Call[Kernel], tap: bool = False) -> Config:
         """The default for the shape of a call whose kernel has a product."""
         need = footprint(call.kernel, call.binding.dtypes, _direct(call), tap)
-        return self._uncut(call, default(problem(call.binding, need)), need, tap)
+        return default(problem(call.binding, need))
 
     def forget(self) -> None:
         """Schedules are looked up anew: after some were tuned."""
@@ -167,20 +167,11 @@ class GpuProgram:
         config = self._kept[key]
         return (None, True) if config is not None and self._cuts(call, config) else (config, True)
 
-    def _uncut(self, call: Call[Kernel], chosen: Config, need: Footprint, tap: bool) -> Config:
-        """The schedule, or one whose tile cuts no segment where its would. If all do, the call is refused."""
-        if not self._cuts(call, chosen, tap):
-            return chosen
-        widths = (chosen.tile_n, 128, 256, 192)
-        tried = [chosen, *(deepest(replace(chosen, tile_m=128, tile_n=n), need) for n in widths[1:])]
-        fits = [c for c in tried if rejection(c, need) is None]
-        return next((c for c in fits if not self._cuts(call, c, tap)), chosen)
-
-    def _cuts(self, call: Call[Kernel], config: Config, tap: bool = False) -> bool:
+    def _cuts(self, call: Call[Kernel], config: Config) -> bool:
         """Whether a tile of the schedule cuts a segment."""
         if all(v.op != "segment_sum" for v in call.kernel.values):
             return False
-        return misfit(self.emit(call, config, tap), call.binding.length) is not None
+        return misfit(self.emit(call, config), call.binding.length) is not None
 
     def pending(self, call: Call[Kernel], config: Any = None) -> tuple[tuple[Any, ...], Emitted] | None:
         """The kernel that such a call has yet to build, and what decides on it; None if this process has it."""

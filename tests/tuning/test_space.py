@@ -47,6 +47,14 @@ def test_the_default_is_in_the_space_but_for_its_walk(need: Footprint, shape: tu
     assert any(replace(c, raster=chosen.raster, swizzle=chosen.swizzle) == chosen for c in configs)
 
 
+@pytest.mark.parametrize("segment", [8, 16, 64, 96, 128, 192, 256])
+@pytest.mark.parametrize("rows", [1, 64, 512, 4096])
+def test_the_default_cuts_no_head(rows: int, segment: int) -> None:
+    chosen = default(Problem(rows, 64 * segment, 1024, Footprint(0, 2, 0), segment=segment))
+    assert chosen.tile_n % segment == 0
+    assert rejection(chosen, Footprint(0, 2, 0)) is None
+
+
 def reasons(problem: Problem) -> dict[str, str]:
     return {m.what: m.reason for m in enumerate_space(problem) if isinstance(m, Rejected)}
 
