@@ -179,6 +179,7 @@ def one(spec: Spec, options: argparse.Namespace) -> Row:
         peers=peers,
         rounds=options.rounds,
         options=Options(tuned=not options.untuned_peers),
+        sustained=options.sustained,
     )
     return replace(row, label=spec.label, group=spec.group)
 
@@ -323,6 +324,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             sub.add_argument("--rounds", type=int, default=10)
             sub.add_argument("--peers", help="in place of each row's own, separated by commas")
             sub.add_argument("--untuned-peers", action="store_true")
+            sub.add_argument("--sustained", action="store_true", help="each at the clock that it holds alone")
     for name in OTHERS:
         commands.add_parser(name).add_argument("--out", type=Path, required=True)
     sub = commands.add_parser("merge")

@@ -20,7 +20,7 @@ from coda_lang.ir.program import Block, Kernel
 if TYPE_CHECKING:
     from coda_lang.backend_cutlass.planned import Planned
     from coda_lang.backend_cutlass.program import Compiled, GpuProgram
-    from coda_lang.backend_cutlass.recent import Key
+    from coda_lang.backend_cutlass.recent import Form
 
 
 class Result:
@@ -208,17 +208,17 @@ class Program(Runnable[Kernel]):
         call = self.caller.call(arguments, outputs, None)
         if call.device is None:
             return in_library(call, self.on_host(call, DEFAULT_TILE))
-        return Result(self.gpu.run(call, form=key))
+        return Result(self.gpu.run(call, form=found))
 
     __call__.__doc__ = Runnable.__call__.__doc__
 
-    def _form(self, arguments: Mapping[str, Any], outputs: Any) -> tuple[Key, dict[str, int]] | None:
+    def _form(self, arguments: Mapping[str, Any], outputs: Any) -> Form | None:
         """What a call on a GPU is recognised by; None on the host, and for what has to be looked at."""
         if self._gpu is None and not any(getattr(x, "is_cuda", _is_cupy(x)) for x in arguments.values()):
             return None
-        from coda_lang.backend_cutlass.recent import form
+        from coda_lang.backend_cutlass.recent import form_of
 
-        return form(arguments, outputs)
+        return form_of(arguments, outputs)
 
     def interpret(
         self,

@@ -18,7 +18,6 @@ from coda_lang.environment import describe
 from coda_lang.measure.series import Interleaved, Stopwatch, medians, ratio_interval
 
 OURS, COMPILED, LIGER, EAGER = "coda_lang", "torch.compile", "liger", "pytorch"
-SETTLE_MS, SERIES_MS = 100.0, 50.0  # what a card at its power limit needs to find a step's clock, and then a few steps
 COLUMNS = {OURS: "ours_ms", COMPILED: "torch_compile_ms", LIGER: "liger_ms", EAGER: "pytorch_ms"}
 
 
@@ -89,7 +88,7 @@ def stopwatch(device: str) -> Stopwatch:
 
 def times(calls: dict[str, Callable[[], object]], device: str, rounds: int) -> dict[str, Any]:
     """The part of a row that is times: medians, ours relative to each other variant, and every sample."""
-    watch = Interleaved(stopwatch(device), rest_ms=0.0, settle_ms=SETTLE_MS, series_ms=SERIES_MS)
+    watch = Interleaved.sustained(stopwatch(device))
     for name, call in calls.items():
         watch.add(name, call)
     samples = watch.run(list(calls), rounds)

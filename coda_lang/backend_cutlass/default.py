@@ -63,7 +63,7 @@ def _candidates(problem: Problem) -> Iterator[Config]:
     more = [c for c, most in MANY_TILES if problem.held <= most] if waves > 2 else FEW_TILES
     tiles = [USUAL, *more]
     if problem.segment > 1:  # heads that no tile may cut
-        others = (*FEW_TILES, *(c for c, _ in MANY_TILES))
+        others = (*(c for c, most in MANY_TILES if problem.held <= most), *FEW_TILES)
         uncut = ([c for c in some if c.tile_n % problem.segment == 0] for some in (tiles, others))
         tiles = next(filter(None, uncut), tiles)
     for tile in tiles:

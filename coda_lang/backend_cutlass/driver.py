@@ -146,7 +146,7 @@ class Driver:
         value = ctypes.c_int()
         status = self.raw.cuStreamIsCapturing(ctypes.c_void_p(stream), ctypes.byref(value))
         if status == INVALID_CONTEXT:
-            return False  # nothing was done on any device yet
+            return False  # this thread has no context, so no stream of its own
         if status == STREAM_CAPTURE_IMPLICIT:
             return True
         self.check(status, "cuStreamIsCapturing")

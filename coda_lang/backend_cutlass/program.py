@@ -19,7 +19,7 @@ from coda_lang.backend_cutlass.emit import TAP, emit, footprint
 from coda_lang.backend_cutlass.launch import Launchable, refuse_capture
 from coda_lang.backend_cutlass.planned import Built, Planned, output_keys
 from coda_lang.backend_cutlass.problem import problem
-from coda_lang.backend_cutlass.recent import Key, Recent
+from coda_lang.backend_cutlass.recent import Form, Recent
 from coda_lang.backend_cutlass.report import Report, spill_warning
 from coda_lang.call import Call, Caller, aliased
 from coda_lang.errors import ArgumentError, did_you_mean
@@ -55,14 +55,15 @@ class GpuProgram:
 
     # -- calls --
 
-    def run(self, call: Call[Kernel], config: Any = None, form: Key | None = None) -> dict[str, Any]:
+    def run(self, call: Call[Kernel], config: Any = None, form: Form | None = None) -> dict[str, Any]:
         """Compute the call's outputs on its device and the current stream of its arrays' library.
 
-        A call with a `form` is remembered for `recent`.
+        A call with a `form` is remembered for `recent`, but not while a graph is being captured that keeps it from
+        looking for a tuned schedule.
         """
         plan = self.plan(call, config)
         results = plan()
-        if form is not None:
+        if form is not None and (call.kernel.product is None or self._shape_key(call) in self._configs):
             self.recent.keep(form, plan.launches, plan.call, plan.tile)
         return results
 
@@ -76,9 +77,7 @@ class GpuProgram:
         chosen = self.config(call, config, tap is not None)
         built = self._build(call, chosen, tap is not None)
         tile = built.emitted.tile
-        cut = misfit(built.emitted, call.binding.length)
-        if cut is not None:
-            raise ArgumentError(f"{self.name}: {cut}")
+        self._fits(call, built.emitted)
         call.check_out(tile)
         call = replace(call, out=self._outputs(call, tile))
         keys = output_keys(call.kernel)
@@ -116,15 +115,20 @@ class GpuProgram:
             return None
         if config is not None:
             return self._given(config, call.kernel, call.binding.dtypes, _direct(call), tap)
-        shape, direct = _extents(call), _direct(call)
-        key = (id(call.kernel), _types(call.binding.dtypes), direct, shape, tap, call.device)
+        key = self._shape_key(call, tap)
         if key not in self._configs:
-            tuned, settled = (None, True) if tap else self._tuned(call, direct, shape)
+            tuned, settled = (None, True) if tap else self._tuned(call, _direct(call), _extents(call))
             chosen = tuned or self.untuned(call, tap)
             if not settled:
                 return chosen
             self._configs[key] = chosen
         return self._configs[key]
+
+    @staticmethod
+    def _shape_key(call: Call[Kernel], tap: bool = False) -> tuple[Any, ...]:
+        """What decides on the schedule of a call that names none."""
+        types = _types(call.binding.dtypes)
+        return id(call.kernel), types, _direct(call), _extents(call), tap, call.device
 
     def _given(
         self,
@@ -187,9 +191,16 @@ class GpuProgram:
             refuse_capture(arrays.current_stream(call.tensors.values(), call.device))
             start = time.perf_counter()
             emitted = self.emit(call, config, tap)
+            self._fits(call, emitted)
             cubin = self._compile(emitted, ARCHITECTURE, start)
             found = self._built[key] = Built(emitted, Launchable(cubin, emitted), cubin.report)
         return found
+
+    def _fits(self, call: Call[Kernel], emitted: Emitted) -> None:
+        """Raises ArgumentError for extents that do not suit the kernel."""
+        reason = misfit(emitted, call.binding.length)
+        if reason is not None:
+            raise ArgumentError(f"{self.name}: {reason}")
 
     def _compile(self, emitted: Emitted, arch: str, start: float) -> Cubin:
         emit_seconds = time.perf_counter() - start

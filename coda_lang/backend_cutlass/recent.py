@@ -23,6 +23,7 @@ from coda_lang.ir.program import Kernel
 MOST = 128  # forms that one program remembers
 
 Key = tuple[Any, ...]
+Form = tuple[Key, dict[str, int]]  # what a call is recognised by, and the addresses of its arrays
 
 
 @dataclass(frozen=True)
@@ -59,9 +60,11 @@ class Recent:
         made = self._made.get(key)
         return None if made is None else made(pointers)
 
-    def keep(self, key: Key, plan: Plan, call: Call[Kernel], tile: tuple[int, int] | None) -> None:
+    def keep(self, form: Form, plan: Plan, call: Call[Kernel], tile: tuple[int, int] | None) -> None:
         """Remembers how a call ran, if that is all it takes to run another of its form."""
-        kernel = call.kernel
+        kernel, (key, pointers) = call.kernel, form
+        if not call.tensors.keys() <= pointers.keys():  # a number that became an array
+            return
         if plan.copies or plan.empty or call.device is None or any(p.inout for p in kernel.params):
             return
         if any(v.device is None for v in call.tensors.values()):
@@ -79,8 +82,8 @@ class Recent:
         self._made[key] = _Made(plan.detached(), library, call.device, outputs)
 
 
-def form(arguments: Mapping[str, Any], outputs: Any) -> tuple[Key, dict[str, int]] | None:
-    """What a call is recognised by, and the addresses of its arrays; None for one that goes the usual way."""
+def form_of(arguments: Mapping[str, Any], outputs: Any) -> Form | None:
+    """A call's form; None for one that goes the usual way."""
     torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
     if outputs is not None and not (isinstance(outputs, (list, tuple)) and all(isinstance(o, str) for o in outputs)):
         return None
@@ -91,7 +94,10 @@ def form(arguments: Mapping[str, Any], outputs: Any) -> tuple[Key, dict[str, int
         if torch is not None and (kind is torch.Tensor or kind is torch.nn.Parameter):
             if not x.is_cuda or x.layout is not torch.strided or x.is_neg() or arrays.wants_gradient(x):
                 return None
-            pointer = pointers[name] = x.data_ptr()
+            try:
+                pointer = pointers[name] = x.data_ptr()
+            except RuntimeError:  # one without memory of its own, as under vmap
+                return None
             parts.append((name, x.shape, x.stride(), x.dtype, x.get_device(), pointer & 15))
         elif cupy is not None and kind is getattr(cupy, "ndarray", None):
             pointer = pointers[name] = x.data.ptr

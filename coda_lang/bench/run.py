@@ -51,6 +51,7 @@ def bench(
     rounds: int = ROUNDS,
     options: Options | None = None,
     seed: int = 0,
+    sustained: bool = False,
     progress: Progress | None = None,
 ) -> Row:
     """Time a call on random arguments on device 0 beside its peers.
@@ -59,6 +60,7 @@ def bench(
         sizes, dtypes, inputs, outputs, seed: of the call, as in `tuning.tune`.
         config: a schedule in place of the one that an ordinary call gets.
         others: schedules that are timed too; the samples have them by their text.
+        sustained: time each for 50 ms after 100 ms of its own, in place of short series of a rested card.
         peers: of PEERS; those that cannot take part are absent from the row with the reason.
 
     Raises:
@@ -70,7 +72,7 @@ def bench(
     arguments = drawn_on_device(program.ir, library, seed=seed, sizes=sizes, dtypes=dtypes, optional=inputs)
     work = Workload(Caller(program.ir), arguments, outputs)
     stopwatch = GpuStopwatch(work.device, work.library)
-    timed = Interleaved(stopwatch)
+    timed = Interleaved.sustained(stopwatch) if sustained else Interleaved(stopwatch)
     runs = _ours(work, config, others)
     checked: list[str] = []
     absent: dict[str, str] = {}

@@ -69,6 +69,11 @@ class Interleaved:
         self._variants: dict[str, Variant] = {}
         self._random = random.Random(seed)
 
+    @classmethod
+    def sustained(cls, stopwatch: Stopwatch) -> Interleaved:
+        """Each variant at the clock that it holds alone."""
+        return cls(stopwatch, rest_ms=0.0, settle_ms=100.0, series_ms=50.0)
+
     def add(self, name: str, call: Call) -> None:
         """Warms a variant up and finds the length of its series."""
         for _ in range(WARM):

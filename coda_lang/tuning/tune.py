@@ -255,7 +255,8 @@ class _Contest:
         if interval[2] >= 1:
             best, interval = self.default, (1.0, 1.0, 1.0)
         tried = [self._tried(c, s) for c, s in standings.items()]
-        tried.sort(key=lambda t: (t.dropped is not None, t.ratio))
+        # The winner of the last race first: ratios of different races may differ by a hair.
+        tried.sort(key=lambda t: (t.config != best and best != self.default, t.dropped is not None, t.ratio))
         tried += [self._tried(c, None) for c in self.dropped]
         shape = self.asked.rows, self.asked.cols, self.asked.contracted
         return Tuning(

@@ -106,6 +106,21 @@ def test_the_launch_shape(gemm: Launchable, cuda: Any, on_gpu: Any) -> None:
     assert cuda.shared == {10_000: 200_000}
 
 
+@pytest.mark.parametrize(("cluster", "blocks"), [((1, 1), 132), ((2, 1), 132), ((4, 1), 128), ((2, 2), 64)])
+def test_as_many_clusters_as_run_at_once(
+    emit: Any, fake_cubin: Any, machine: Any, cuda: Any, on_gpu: Any, cluster: tuple[int, int], blocks: int
+) -> None:
+    """A GPC of 16 holds four clusters of four, so that 32 run at once; one more would run when all are through."""
+    extents = [("m", "int32_t", Extent(M)), ("a", "void*", Pointer("a"))]
+    shape = {"blocks": ((M, 128), (N, 256)), "persistent": True, "tile": (128, 256), "threads": 384}
+    unit = emit(extents, cluster=cluster, shared_bytes=1024, **shape)
+    cuda.block_bytes = unit.params_bytes
+    kernel = Launchable(fake_cubin, unit, *machine)
+    kernel({"a": on_gpu((8,))}, {}, lengths(M=128 * 400, N=256 * 4))
+    (done,) = cuda.launches
+    assert done.grid == (blocks, cluster[1], 1)
+
+
 def test_the_current_context_comes_back_and_the_kernel_runs_in_its_own(
     gemm: Launchable, cuda: Any, on_gpu: Any
 ) -> None:

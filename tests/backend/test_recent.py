@@ -31,6 +31,7 @@ kernel k<M, N, K>(a: bf16[M, K], b: bf16[N, K], w: f32[N] = 1, alpha: f32 = 1) -
     y <- x
     s <- tile_sum(x, over=N)
 }
+map f<M, N>(x: f32[M, N], s: f32[]) -> (y: f32[M, N]) { y <- x * s }
 map u<M, N>(x: f32[M, N], inout t: f32[M, N]) -> () { t +<- x }
 """
 
@@ -176,6 +177,34 @@ def test_what_is_updated_in_place_is_looked_at(cuda: Any, made: list[Any]) -> No
     t.data.ptr = x.data.ptr + 32
     with pytest.raises(ArgumentError, match="shares memory"):
         u(x=x, t=t)
+
+
+def test_a_number_for_an_array_is_looked_at(cuda: Any, made: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """It becomes an array of the device in each call."""
+    monkeypatch.setattr(
+        arrays, "to_device", lambda x, device, name="": Array(x.shape, str(x.dtype).replace("float", "f"))
+    )
+    f = coda.loads(TEXT)["f"]
+    for _ in range(3):
+        assert f(x=Array((8, 8), "f32"), s=2.0).y.shape == (8, 8)
+    assert len(cuda.launches) == 3
+    assert not f.gpu.recent._made
+
+
+def test_a_schedule_chosen_during_a_capture_is_not_remembered(
+    k: Program, cuda: Any, made: list[Any], checked: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tuned one is looked for in the first call after it."""
+    k(**given(), outputs=["y"])  # loads the kernel of the shape's default
+    monkeypatch.setattr(k.gpu, "_tuned", lambda *a: (None, not cuda.capturing))
+    k.gpu.forget()
+    cuda.capturing = True
+    k(**given(), outputs=["y"])
+    cuda.capturing = False
+    k(**given(), outputs=["y"])
+    assert len(checked) == 3
+    k(**given(), outputs=["y"])
+    assert len(checked) == 3
 
 
 def test_arrays_of_two_libraries_are_looked_at(

@@ -141,14 +141,14 @@ def test_dry_run(capsys: Out) -> None:
     title, *rows = rows_of(out)
     assert title == ["schedule", "by the model", "mainloop", "epilogue", "L2 fetch", "waves"]
     assert len(rows) == 13
-    assert (rows[0][0], rows[0][-1]) == ("128x128,cluster=2x1,pingpong,stages=6,epilogue=32", "the default")
+    assert (rows[0][0], rows[0][-1]) == ("128x256,cluster=2x1,cooperative,stages=4", "the default")
     times = [float(row[1].split()[0]) for row in rows[1:]]
     assert times == sorted(times)
     assert main(["tune", LINEAR, *sizes, "--dry-run", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert len(found["candidates"]) == 25
     assert sum(c["default"] for c in found["candidates"]) == 1
-    assert found["candidates"][0]["seconds"] == pytest.approx(195e-6, rel=0.05)
+    assert found["candidates"][0]["seconds"] == pytest.approx(172e-6, rel=0.05)
     assert main(["tune", LINEAR, *sizes, "--dry-run", "--all", "--json"]) == 0
     assert len(json.loads(capsys.readouterr().out)["candidates"]) == found["space"]
 

@@ -9,6 +9,7 @@ import pytest
 
 import coda_lang as coda
 from coda_lang import api
+from coda_lang.blocks.program import BlockProgram
 from coda_lang.ir.constants import CALL_OPTIONS
 
 ONE = np.ones((2, 4), np.float32)
@@ -17,7 +18,7 @@ ONE = np.ones((2, 4), np.float32)
 def test_every_option_of_a_call_is_no_name_of_an_input() -> None:
     calls = [
         f
-        for kind in (api.Program, api.BlockProgram)
+        for kind in (api.Program, BlockProgram)
         for f in (kind.__call__, kind.interpret, kind.plan, kind.out_shapes)
     ]
     parameters = [p for f in calls for p in inspect.signature(f).parameters.values()]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -139,3 +141,28 @@ def test_parameters_are_bf16_and_tables_are_not() -> None:
     made = model.in_bf16(plain_llama.PlainLlama(c))
     assert {p.dtype for p in made.parameters()} == {torch.bfloat16}
     assert made.cos.dtype == torch.float32
+
+
+def test_a_captured_step_keeps_its_tensors() -> None:
+    """The graph reads them where they were, and says so to nobody."""
+    weight = torch.ones(3)
+    kept = weakref.ref(weight)
+    replayed: list[float] = []
+
+    class Graph:
+        def replay(self) -> None:
+            found = kept()
+            assert found is not None
+            replayed.append(found.sum().item())
+
+    def step(weight: torch.Tensor = weight) -> list[torch.Tensor]:
+        return [weight]
+
+    replay = measured.Replay(Graph(), step)
+    del weight, step
+    gc.collect()
+    replay()
+    assert replayed == [3.0]
+    del replay
+    gc.collect()
+    assert kept() is None
