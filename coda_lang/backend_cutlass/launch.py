@@ -1,7 +1,7 @@
 """From a cubin and the arguments of a call to a launch.
 
 A call prepares a `Plan` (arrays checked and, where need be, copied to fit; the parameter block filled) and runs it.
-A plan that is kept runs again for about a microsecond of host time.
+A plan that is kept runs again for a few microseconds of host time.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ A block walks tiles one after the other, so the time is that of the block with m
 
 Clusters of 4 leave some multiprocessors idle: each lies within a GPC. `arrival` is what one stage takes to come when
 all blocks load; the blocks of a cluster load what they share once. An epilogue is not hidden behind another tile's
-mainloop as one would think, since both draw on the card's power: instructions count a = 0.64 times in a cooperative
+mainloop as one would think: instructions count a = 0.64 times in a cooperative
 schedule and 0.30 times in a pingpong one, bytes b = 0.25 times; 3 and 1.5 µs go by while the tensor cores drain
 and fill. `fetch` is the reuse in L2: the tiles in flight form a block of `swizzle` rows of clusters (of columns, if
 `raster` is m), and what they span is fetched in each wave. Calls of more than half a millisecond throttle the card.

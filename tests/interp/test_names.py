@@ -17,9 +17,7 @@ ONE = np.ones((2, 4), np.float32)
 
 def test_every_option_of_a_call_is_no_name_of_an_input() -> None:
     calls = [
-        f
-        for kind in (api.Program, BlockProgram)
-        for f in (kind.__call__, kind.interpret, kind.plan, kind.out_shapes)
+        f for kind in (api.Program, BlockProgram) for f in (kind.__call__, kind.interpret, kind.plan, kind.out_shapes)
     ]
     parameters = [p for f in calls for p in inspect.signature(f).parameters.values()]
     options = {p.name for p in parameters if p.kind is p.KEYWORD_ONLY}
