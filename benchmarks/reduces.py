@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
+
+from groups import PROGRAMS
 
 import coda_lang as coda
 from coda_lang.api import Program
 from coda_lang.measure.gpu import GpuStopwatch
 from coda_lang.measure.series import ROUNDS, Interleaved, medians
 
-PROGRAMS = Path(__file__).parents[1] / "programs"
 TOKENS, TILE, VOCABULARY = 16384, 128, 131072
 
 # A reduce, its partials' name and shape, its numbers, and the rows, columns and depth of the product that leaves them.

@@ -51,11 +51,7 @@ from coda_lang.tuning.tune import tune
 
 BUDGET = 16
 FIRST = 0.6  # of the budget, as the tuner divides it
-OTHERS = {
-    "host": "microseconds",
-    "startup": "seconds",
-    "reduces": "reduces",
-}  # files that are no groups, and their keys
+OTHERS = {"host": "microseconds", "startup": "seconds", "reduces": "reduces"}  # what is no group: its file's key
 TYPICAL_SECONDS = 60.0  # of a row, until one was measured
 
 
@@ -338,19 +334,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         for name, specs in GROUPS.items():
             print(f"{name}: {', '.join(_name(s) for s in specs)}")
     elif options.command in ("compile", "measure"):
-        specs = [
-            s for name in options.groups or GROUPS for s in GROUPS[name] if s.kernel in (options.only or [s.kernel])
-        ]
+        specs = [s for name in options.groups or GROUPS for s in GROUPS[name]]
+        unknown = set(options.only or ()) - {s.kernel for s in specs}
+        if unknown:
+            parser.error(f"--only: no row of these groups measures {', '.join(sorted(unknown))}")
+        specs = [s for s in specs if options.only is None or s.kernel in options.only]
         if options.command == "compile":
             compile_ahead(specs, options.budget)
         else:
             return _told(*measure(specs, options.out, options))
-    elif options.command == "host":
-        host(options.out)
-    elif options.command == "startup":
-        startup(options.out)
-    elif options.command == "reduces":
-        reduces(options.out)
+    elif options.command in OTHERS:
+        {"host": host, "startup": startup, "reduces": reduces}[options.command](options.out)
     elif options.command == "merge":
         merge(options.folder, options.results)
     else:

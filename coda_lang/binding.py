@@ -18,7 +18,7 @@ from coda_lang.errors import ArgumentError, did_you_mean
 from coda_lang.ir.axes import head_parts
 from coda_lang.ir.numerics import STORAGE
 from coda_lang.ir.ops import OPS
-from coda_lang.ir.program import Block, Definition, Kernel, Number, Output, Param, Scalar
+from coda_lang.ir.program import Block, Definition, Kernel, Number, Output, Param, Scalar, dtype_of
 from coda_lang.ir.types import DTYPES, Dim, DType
 
 _LONGEST = 2**48  # of an axis: what is longer fits no memory
@@ -48,7 +48,7 @@ class Binding:
         return self.definition
 
     def dtype(self, target: Param | Output) -> DType:
-        return target.dtype if isinstance(target.dtype, DType) else self.dtypes[target.dtype]
+        return dtype_of(target, self.dtypes)
 
     def length(self, dim: Dim, tile: tuple[int, int] | None = None) -> int:
         """The length of an extent; tiles(X) of a kernel needs the tile's shape."""

@@ -202,13 +202,10 @@ class Program(Runnable[Kernel]):
         if found is None:
             return super().__call__(*positional, outputs=outputs, out=out, check=check, **arguments)
         key, pointers = found
-        again = self.gpu.recent.again(key, pointers)
-        if again is not None:
-            return Result(again)
-        call = self.caller.call(arguments, outputs, None)
-        if call.device is None:
-            return in_library(call, self.on_host(call, DEFAULT_TILE))
-        return Result(self.gpu.run(call, form=found))
+        results = self.gpu.recent.again(key, pointers)
+        if results is None:
+            results = self.gpu.run(self.caller.call(arguments, outputs, None), form=found)
+        return Result(results)
 
     __call__.__doc__ = Runnable.__call__.__doc__
 

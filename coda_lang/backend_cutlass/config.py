@@ -41,6 +41,11 @@ class Config:
         return 2 if self.schedule == "cooperative" else 1
 
     @property
+    def parts(self) -> int:
+        """How many times a warpgroup goes through the epilogue for one tile."""
+        return self.tile_m // 64 // self.warpgroups * (self.tile_n // self.epilogue_n)
+
+    @property
     def threads(self) -> int:
         return 384
 

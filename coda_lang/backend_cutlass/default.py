@@ -37,8 +37,7 @@ FEW_TILES = (
 def default(problem: Problem) -> Config:
     """The schedule for a problem; one that fits no kernel at all if the problem's has none."""
     chosen = _chosen(problem)
-    parts = chosen.tile_m * chosen.tile_n // (64 * chosen.warpgroups * chosen.epilogue_n)
-    return replace(chosen, rolled=1) if parts > 1 and is_long(problem.weight, problem.held) else chosen
+    return replace(chosen, rolled=1) if chosen.parts > 1 and is_long(problem.weight, problem.held) else chosen
 
 
 def _chosen(problem: Problem) -> Config:

@@ -41,7 +41,7 @@ from coda_lang.backend_cutlass.problem import held, is_long, weight
 from coda_lang.backend_cutlass.shapes import Form, form_of, forms, grid_of
 from coda_lang.errors import ArgumentError, BackendError
 from coda_lang.ir.ops import WELFORD_PARTS
-from coda_lang.ir.program import Kernel, Output, Param, Store, Value
+from coda_lang.ir.program import Kernel, Output, Param, Store, Value, dtype_of
 from coda_lang.ir.types import BF16, F16, F32, Dim, DType, Type
 from coda_lang.source import NOWHERE, Span
 
@@ -92,20 +92,20 @@ def emit(
         raise ArgumentError(f"{kernel.name}: nothing is asked for: name some of its `outputs`")
     if kernel.kind == "reduce":
         return emit_reduce(kernel, dtypes)
-    return _Emitter(kernel, dtypes, config, direct, tap).emit()
+    return _Emitter(kernel, dtypes, direct, tap).emit(config)
 
 
 def footprint(
     kernel: Kernel, dtypes: Mapping[str, DType], direct: frozenset[str] = frozenset(), tap: bool = False
 ) -> Footprint:
     """What the kernel's epilogue needs of shared memory, whatever the configuration."""
-    return _Emitter(kernel, dtypes, None, direct, tap).need
+    return _Emitter(kernel, dtypes, direct, tap).need
 
 
 class _Emitter:
-    def __init__(
-        self, kernel: Kernel, dtypes: Mapping[str, DType], config: Config | None, direct: frozenset[str], tap: bool
-    ) -> None:
+    config: Config  # of a map too
+
+    def __init__(self, kernel: Kernel, dtypes: Mapping[str, DType], direct: frozenset[str], tap: bool) -> None:
         if tap:
             kernel = _with_accumulator(kernel)
         self.kernel, self.dtypes, self.direct, self.tap = kernel, dtypes, direct, tap
@@ -118,22 +118,33 @@ class _Emitter:
         while cost(self.need) > BUDGET and (wide := self._widest()) is not None:
             self.spilled.add(wide)
             self.need = self._footprint()
-        self.long = kernel.cols is not None and is_long(weight(kernel), held(kernel, dtypes))
-        self.config = config if config is not None else for_kernel(kernel, dtypes, self.need)
         if kernel.product is not None:
-            element = self._dtype(kernel.param(kernel.product.a))
-            if element not in (BF16, F16):
-                text = f"{kernel.name}: the product of {element} operands does not run on the GPU yet"
+            self.element = self._dtype(kernel.param(kernel.product.a))
+            if self.element not in (BF16, F16):
+                text = f"{kernel.name}: the product of {self.element} operands does not run on the GPU yet"
                 raise BackendError(text, "pass bf16 or f16 operands, or NumPy arrays for the interpreter")
-            reason = rejection(self.config, self.need)
-            if reason is not None:
-                raise BackendError(f"{kernel.name}: the configuration {self.config} does not fit: {reason}")
-            self.element = element
+
+    def _chosen(self, config: Config | None) -> Config:
+        """The schedule that is asked for, or the kernel's own."""
+        kernel = self.kernel
+        if kernel.product is None:
+            return self._of_a_map()
+        chosen = config if config is not None else for_kernel(kernel, self.dtypes, self.need)
+        reason = rejection(chosen, self.need)
+        if reason is not None:
+            raise BackendError(f"{kernel.name}: the configuration {chosen} does not fit: {reason}")
+        return chosen
+
+    def _of_a_map(self) -> Config:
+        columns, stages = map_schedule(self.need, MAP_TILE[1])
+        long = is_long(weight(self.kernel), held(self.kernel, self.dtypes))
+        columns = 32 if long else columns
+        return Config(*MAP_TILE, 1, 1, "pingpong", 2, epilogue_n=columns, store_stages=stages, rolled=int(long))
 
     # -- tensors -----------------------------------------------------------------------------------------------------
 
     def _dtype(self, target: Param | Output) -> DType:
-        return target.dtype if isinstance(target.dtype, DType) else self.dtypes[target.dtype]
+        return dtype_of(target, self.dtypes)
 
     def _uses_tma(self, key: str, dtype: DType, form: Form, load: bool) -> bool:
         """Tiles of floats that are aligned and lie along the whole tile; maps have no producer warp to load by."""
@@ -243,7 +254,7 @@ class _Emitter:
 
     @property
     def _sub(self) -> int:
-        return self.config.epilogue_n if self.kernel.product is not None else self._map_config().epilogue_n
+        return self.config.epilogue_n
 
     def _load_node(self, key: str, param: Param, span: Span) -> Node:
         name = joined("Load", key)
@@ -358,7 +369,8 @@ class _Emitter:
 
     # -- the unit ----------------------------------------------------------------------------------------------------
 
-    def emit(self) -> Emitted:
+    def emit(self, config: Config | None) -> Emitted:
+        self.config = self._chosen(config)
         kernel = self.kernel
         product = kernel.product
         self._operands()
@@ -487,30 +499,21 @@ class _Emitter:
         """The heads that `segment_sum` must not find cut by a tile."""
         if self.grid.split is None or all(v.op != "segment_sum" for v in self.kernel.values):
             return ()
-        tile = self.config.tile_n if self.kernel.product else MAP_TILE[1]
-        return ((self.grid.split.inner, 8, tile),)
-
-    def _map_config(self) -> Config:
-        columns, stages = map_schedule(self.need, MAP_TILE[1])
-        if self.long:
-            columns = 32
-        rolled = int(self.long)
-        return Config(*MAP_TILE, 1, 1, "pingpong", 2, epilogue_n=columns, store_stages=stages, rolled=rolled)
+        return ((self.grid.split.inner, 8, self.config.tile_n),)
 
     def _map_shared(self) -> int:
-        return -(-epilogue_bytes(self._map_config(), self.need) // 1024) * 1024
+        return -(-epilogue_bytes(self.config, self.need) // 1024) * 1024
 
     def _head(self, text: Text) -> None:
-        kernel, config = self.kernel, self.config
+        kernel, c = self.kernel, self.config
         product = kernel.product
-        text.add(f"// {kernel.kind} {kernel.name}: {config if product else 'tile ' + 'x'.join(map(str, MAP_TILE))}")
-        if product is not None and config.schedule == "pingpong":
+        text.add(f"// {kernel.kind} {kernel.name}: {c if product else 'tile ' + 'x'.join(map(str, MAP_TILE))}")
+        if product is not None and c.schedule == "pingpong":
             text.add("#define CODA_PINGPONG")
         text.add(f'#include "coda/{"gemm" if product else "map"}.hpp"')
         text.add("")
         text.add("struct Shape {  // what nodes know of the schedule")
         if product is not None:
-            c = config
             text.add(f"  using Element = cutlass::{'bfloat16_t' if self.element == BF16 else 'half_t'};")
             text.add(f"  static constexpr int kTileM = {c.tile_m}, kTileN = {c.tile_n}, kStages = {c.stages};")
             text.add(
@@ -522,7 +525,6 @@ class _Emitter:
                 f"  static constexpr bool kMajorA = {_bool(major_a)}, kMajorB = {_bool(major_b)};  // MN-major operands"
             )
         else:
-            c = self._map_config()
             text.add(f"  static constexpr int kTileM = {c.tile_m}, kTileN = {c.tile_n};")
         loads = round(self.need.load_bytes * self._sub * 64 * c.warpgroups)
         text.add(f"  static constexpr int kWarpgroups = {c.warpgroups}, kSub = {self._sub};")

@@ -17,7 +17,7 @@ from coda_lang.backend_cutlass.cuda_ops import STORAGE, WIDE
 from coda_lang.backend_cutlass.functor import Text, note
 from coda_lang.backend_cutlass.naming import identifier, joined
 from coda_lang.backend_cutlass.parameter_fields import Fields, block_text, extent_field, scalar_ctype
-from coda_lang.ir.program import Kernel, Output, Param, Store, Value
+from coda_lang.ir.program import Kernel, Output, Param, Store, Value, dtype_of
 from coda_lang.ir.types import Dim, DType
 
 THREADS = 256
@@ -258,7 +258,7 @@ class _ReduceEmitter:
     # -- the block ---------------------------------------------------------------------------------------------------
 
     def _dtype(self, target: Param | Output) -> DType:
-        return target.dtype if isinstance(target.dtype, DType) else self.dtypes[target.dtype]
+        return dtype_of(target, self.dtypes)
 
     def _extent(self, dim: Dim) -> str:
         return self.block.add(extent_field(dim), "int32_t", Extent(dim))

@@ -13,10 +13,10 @@ A block walks tiles one after the other, so the time is that of the block with m
 
 Clusters of 4 leave some multiprocessors idle: each lies within a GPC. `arrival` is what one stage takes to come when
 all blocks load; the blocks of a cluster load what they share once. An epilogue is not hidden behind another tile's
-mainloop as one would think: instructions count a = 0.64 times in a cooperative
-schedule and 0.30 times in a pingpong one, bytes b = 0.25 times; 3 and 1.5 µs go by while the tensor cores drain
-and fill. `fetch` is the reuse in L2: the tiles in flight form a block of `swizzle` rows of clusters (of columns, if
-`raster` is m), and what they span is fetched in each wave. Calls of more than half a millisecond throttle the card.
+mainloop as one would think: instructions count a = 0.64 times in a cooperative schedule and 0.30 times in a pingpong
+one, bytes b = 0.25 times; 3 and 1.5 µs go by while the tensor cores drain and fill. `fetch` is the reuse in L2: the
+tiles in flight form a block of `swizzle` rows of clusters (of columns, if `raster` is m), and what they span is fetched
+in each wave. Calls of more than half a millisecond throttle the card.
 
 The constants are a robust least-squares fit, of logarithms, to medians in benchmarks/results: the 282 schedules of 25
 calls of 2026-11-29-h200.json, and the 174 of 6 calls of few rows of 2026-11-29-h200-few-rows.json.
@@ -62,7 +62,7 @@ _RATE = {64: 0.978, 128: 0.978, 192: 1.03, 256: 1.0}  # by the columns of a tile
 _SHARPNESS = 6.6
 _SIZE = 0.43
 _ISSUE = {"cooperative": 0.64, "pingpong": 0.30}
-_MOVE = {"cooperative": 0.25, "pingpong": 0.25}
+_MOVE = 0.25
 _DRAIN = {"cooperative": 3.0e-6, "pingpong": 1.5e-6}
 _FETCH = 0.47
 _LONG, _THROTTLE = 0.5e-3, 1.024
@@ -93,7 +93,7 @@ def predict(config: Config, problem: Problem, machine: Machine = H200) -> Predic
     issue = problem.weight / (128 * machine.clock)
     move = problem.moved / (machine.bandwidth / machine.multiprocessors)
     schedule = config.schedule
-    epilogue = waves * (elements * (_ISSUE[schedule] * issue + _MOVE[schedule] * move) + _DRAIN[schedule])
+    epilogue = waves * (elements * (_ISSUE[schedule] * issue + _MOVE * move) + _DRAIN[schedule])
     spanned = _spanned(config, rows, cols, at_once) * problem.contracted * problem.operand_bytes
     fetch = _FETCH * waves * spanned / machine.bandwidth
     total = max(mainloop + epilogue + fetch, problem.bytes / machine.bandwidth)

@@ -47,7 +47,7 @@ class Planned:
         return self._call
 
     @property
-    def launches(self) -> Plan:
+    def plan(self) -> Plan:
         """What a run launches."""
         return self._plan
 

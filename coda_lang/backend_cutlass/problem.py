@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from coda_lang.backend_cutlass.config import Footprint
+from coda_lang.backend_cutlass.shapes import grid_of
 from coda_lang.binding import Binding
 from coda_lang.cost import cost
-from coda_lang.ir.axes import Grid
-from coda_lang.ir.program import Kernel, Output, Param
+from coda_lang.ir.program import Kernel, dtype_of
 from coda_lang.ir.types import Dim, DType
 
 # Instructions of one evaluation on the GPU, counted from `cuda_ops.CUDA` and its helpers; what is not named takes one.
@@ -19,7 +19,8 @@ INSTRUCTIONS = {
     "erf": 20, "erfc": 24, "sqrt": 6, "rsqrt": 5, "sigmoid": 8, "gather": 12, "pick": 2,
     "tile_logsumexp": 12, "tile_welford": 6,
 }  # fmt: skip
-_ROW_VECTOR = 24.0
+_ROW_VECTOR = 24.0  # registers of a thread for 32 columns of one
+# Registers of a thread for what an operation carries from column to column, or keeps until it is done.
 _STATE = {
     "gather": 8,
     "tile_sum": 4,
@@ -71,7 +72,7 @@ def problem(binding: Binding, need: Footprint) -> Problem:
     work = cost(binding, _NOMINAL_TILE)
     operands = {kernel.product.a, kernel.product.b}
     moved = sum(work.writes.values()) + sum(b for n, b in work.reads.items() if n not in operands)
-    split = next((s for s in kernel.splits if s.axis == kernel.cols.axis), None)
+    split = grid_of(kernel).split
     uncut = split is not None and any(v.op == "segment_sum" for v in kernel.values)
     return Problem(
         rows,
@@ -90,7 +91,7 @@ def weight(kernel: Kernel) -> float:
     """Instructions of the epilogue for each element of the accumulator. What varies along rows alone is done once for
     each row of a thread, and does not count.
     """
-    grid = _grid(kernel)
+    grid = grid_of(kernel)
 
     def width(dims: tuple[Dim, ...]) -> float:
         column = grid.col_of(dims)
@@ -108,7 +109,7 @@ def held(kernel: Kernel, dtypes: Mapping[str, DType]) -> float:
     """Registers that a thread holds through 32 columns of an epilogue, roughly: what it loads, widened, and what it
     stores, packed; of row vectors more, since the compiler loads those of later columns ahead.
     """
-    grid = _grid(kernel)
+    grid = grid_of(kernel)
     operands = {kernel.product.a, kernel.product.b} if kernel.product is not None else set()
 
     def registers(dims: tuple[Dim, ...], bits: int) -> float:
@@ -120,12 +121,13 @@ def held(kernel: Kernel, dtypes: Mapping[str, DType]) -> float:
             return (16.0 if row is not None else _ROW_VECTOR) * float(grid.width(column)) * words
         return 2.0 * words if row is not None else 1.0
 
-    def bits(target: Param | Output) -> int:
-        return (target.dtype if isinstance(target.dtype, DType) else dtypes[target.dtype]).bits
-
-    loads = sum(registers(p.dims, max(32, bits(p))) for p in kernel.params if p.name not in operands)
+    loads = sum(registers(p.dims, max(32, dtype_of(p, dtypes).bits)) for p in kernel.params if p.name not in operands)
     values = [v for v in kernel.values if v.op in _STATE]
-    return loads + sum(registers(o.dims, bits(o)) for o in kernel.outputs) + sum(_STATE[v.op] for v in values)
+    return (
+        loads
+        + sum(registers(o.dims, dtype_of(o, dtypes).bits) for o in kernel.outputs)
+        + sum(_STATE[v.op] for v in values)
+    )
 
 
 def is_long(weight: float, held: float) -> bool:
@@ -134,9 +136,3 @@ def is_long(weight: float, held: float) -> bool:
     Those of `programs/` end at a weight of 53, and at 89 registers.
     """
     return weight > 64 or held > 96
-
-
-def _grid(kernel: Kernel) -> Grid:
-    assert kernel.rows is not None
-    assert kernel.cols is not None
-    return Grid(kernel.rows, kernel.cols, next((s for s in kernel.splits if s.axis == kernel.cols.axis), None))

@@ -64,7 +64,7 @@ class GpuProgram:
         plan = self.plan(call, config)
         results = plan()
         if form is not None and (call.kernel.product is None or self._shape_key(call) in self._configs):
-            self.recent.keep(form, plan.launches, plan.call, plan.tile)
+            self.recent.keep(form, plan)
         return results
 
     def plan(self, call: Call[Kernel], config: Any = None, *, tap: Any = None) -> Planned:
@@ -77,7 +77,6 @@ class GpuProgram:
         chosen = self.config(call, config, tap is not None)
         built = self._build(call, chosen, tap is not None)
         tile = built.emitted.tile
-        self._fits(call, built.emitted)
         call.check_out(tile)
         call = replace(call, out=self._outputs(call, tile))
         keys = output_keys(call.kernel)
@@ -184,9 +183,12 @@ class GpuProgram:
         return None if key in self._built else (key, self.emit(call, chosen))
 
     def _build(self, call: Call[Kernel], config: Config | None, tap: bool) -> Built:
+        """The kernel of a call. Raises ArgumentError for extents that do not suit it."""
         key = _form(call, config, tap)
         found = self._built.get(key)
-        if found is None:
+        if found is not None:
+            self._fits(call, found.emitted)
+        else:
             assert call.device is not None
             refuse_capture(arrays.current_stream(call.tensors.values(), call.device))
             start = time.perf_counter()

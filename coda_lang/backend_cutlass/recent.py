@@ -17,8 +17,7 @@ from coda_lang import arrays
 from coda_lang.arrays import Library
 from coda_lang.backend_cutlass.abi import output_key
 from coda_lang.backend_cutlass.launch import Plan
-from coda_lang.call import Call
-from coda_lang.ir.program import Kernel
+from coda_lang.backend_cutlass.planned import Planned
 
 MOST = 128  # forms that one program remembers
 
@@ -60,30 +59,30 @@ class Recent:
         made = self._made.get(key)
         return None if made is None else made(pointers)
 
-    def keep(self, form: Form, plan: Plan, call: Call[Kernel], tile: tuple[int, int] | None) -> None:
+    def keep(self, form: Form, planned: Planned) -> None:
         """Remembers how a call ran, if that is all it takes to run another of its form."""
-        kernel, (key, pointers) = call.kernel, form
-        if not call.tensors.keys() <= pointers.keys():  # a number that became an array
+        (key, pointers), plan, call = form, planned.plan, planned.call
+        kernel, views = call.kernel, call.tensors
+        if not views.keys() <= pointers.keys():  # a number that became an array
             return
-        if plan.copies or plan.empty or call.device is None or any(p.inout for p in kernel.params):
+        if plan.copies or plan.empty or any(p.inout for p in kernel.params):
             return
-        if any(v.device is None for v in call.tensors.values()):
-            return
-        if len({v.library for v in call.tensors.values()}) > 1:  # their streams must be the same, each time
+        if len({v.library for v in views.values()}) > 1:  # their streams must be the same, each time
             return
         names = frozenset(p.name for p in kernel.params)
         outputs = tuple(
-            (o.name, output_key(names, o.name), call.binding.shape(o, tile), call.binding.dtype(o).name)
+            (o.name, output_key(names, o.name), call.binding.shape(o, planned.tile), call.binding.dtype(o).name)
             for o in kernel.outputs
         )
-        library = arrays.library(arrays.cuda_library(call.tensors.values()))
+        library = arrays.library(arrays.cuda_library(views.values()))
+        assert call.device is not None
         while len(self._made) >= MOST:
             self._made.pop(next(iter(self._made)), None)
         self._made[key] = _Made(plan.detached(), library, call.device, outputs)
 
 
 def form_of(arguments: Mapping[str, Any], outputs: Any) -> Form | None:
-    """A call's form; None for one that goes the usual way."""
+    """A call's form, if it has arrays and all of them lie on a GPU; None for one that goes the usual way."""
     torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
     if outputs is not None and not (isinstance(outputs, (list, tuple)) and all(isinstance(o, str) for o in outputs)):
         return None
@@ -106,7 +105,7 @@ def form_of(arguments: Mapping[str, Any], outputs: Any) -> Form | None:
             parts.append((name, kind, repr(x)))
         else:
             return None
-    return tuple(parts), pointers
+    return (tuple(parts), pointers) if pointers else None
 
 
 def _pointer(array: Any) -> int:

@@ -118,8 +118,7 @@ def _part_reason(config: Config, problem: Problem) -> tuple[str, str] | None:
     reason = rejection(config, need)
     if reason is not None:
         return _kind(reason), reason
-    parts = config.tile_n // config.epilogue_n * config.tile_m // 64 // config.warpgroups
-    if config.rolled and parts == 1:
+    if config.rolled and config.parts == 1:
         return "same", "a tile has one part: there is nothing to loop over"
     return None
 

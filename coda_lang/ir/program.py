@@ -7,6 +7,7 @@ extents broadcast by axis name; the result's type says what they broadcast to.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -83,6 +84,11 @@ class Output:
     dims: tuple[Dim, ...]
     optional: bool = False
     span: Span = field(default=NOWHERE, compare=False)
+
+
+def dtype_of(target: Param | Output, dtypes: Mapping[str, DType]) -> DType:
+    """The element type of a tensor, given what the kernel's dtype parameters are bound to."""
+    return target.dtype if isinstance(target.dtype, DType) else dtypes[target.dtype]
 
 
 @dataclass(frozen=True)

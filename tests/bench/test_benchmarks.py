@@ -115,6 +115,15 @@ def measure(folder: Path, *more: str) -> int:
     return script.main(command)
 
 
+def test_some_kernels_of_a_group(small: FakeGpu, tmp_path: Path, capsys: Out) -> None:
+    assert measure(tmp_path, "--only", SMALL[1].kernel) == 0
+    _, rows = script.results.read(tmp_path / "small.json")
+    assert [r.kernel for r in rows] == [SMALL[1].kernel]
+    with pytest.raises(SystemExit):
+        measure(tmp_path, "--only", f"{SMALL[0].kernel},linaer")
+    assert "--only: no row of these groups measures linaer" in capsys.readouterr().err
+
+
 def test_measuring_goes_on_where_it_ended(
     small: FakeGpu, tmp_path: Path, capsys: Out, monkeypatch: pytest.MonkeyPatch
 ) -> None:

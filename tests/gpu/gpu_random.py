@@ -104,8 +104,7 @@ class Drawn:
         chosen = rng.choice(fitting)
         epilogue = problem(call.binding, need)
         if rng.random() < 0.25 or is_long(epilogue.weight, epilogue.held):  # minutes of compiling otherwise
-            parts = chosen.tile_m * chosen.tile_n // (64 * chosen.warpgroups * chosen.epilogue_n)
-            chosen = replace(chosen, rolled=int(parts > 1))
+            chosen = replace(chosen, rolled=int(chosen.parts > 1))
         return chosen
 
     def _emitted(self, extents: dict[str, int]) -> Emitted | None:
