@@ -269,7 +269,8 @@ class _Emitter:
                 return Node(name, f"coda::Column<{t}>", params, span, fragment)
             case "row":
                 params = f"{{{self._pointer(key, dtype, True)}, {self._stride(key, 0)}, {self._period(form)}}}"
-                return Node(name, f"coda::Row<Shape, {t}, {w}, {columns}>", params, span, fragment)
+                kind = f"coda::Row<Shape, {t}, {w}, {columns}, {self._pairs(key, dtype, form)}>"
+                return Node(name, kind, params, span, fragment)
         if self._uses_tma(key, dtype, form, True):
             return Node(
                 name, f"coda::TileLoad<Shape, {t}, {w}>", f"{{{self._map(key, dtype, form, 64)}}}", span, fragment
@@ -460,7 +461,7 @@ class _Emitter:
                 self._period_field()
         if name not in self.direct:
             strides[1:] = ["1"] * len(strides[1:])
-        tables[name] = Table(data, rows, tuple(strides), form)
+        tables[name] = Table(STORAGE[self._dtype(param).name], data, rows, tuple(strides), form)
 
     def _unit(self, functor: Functor, loads: list[Node], stores: list[Node]) -> Emitted:
         kernel, config = self.kernel, self.config
@@ -474,7 +475,7 @@ class _Emitter:
         text = Text(kernel.span.source)
         self._head(text)
         block_text(text, fields, size)
-        self._compute_text(text, body, loads)
+        self._compute_text(text, body, loads, functor.lasting)
         self._tree_text(text, loads, stores)
         self._kernel_text(text, entry)
         lines = {i + 1: place for i, place in enumerate(text.places) if place is not None}
@@ -540,7 +541,7 @@ class _Emitter:
         text.add("constexpr int kBlocks = coda::kBlocks<Shape>;")
         text.add("")
 
-    def _compute_text(self, text: Text, body: Text, loads: list[Node]) -> None:
+    def _compute_text(self, text: Text, body: Text, loads: list[Node], lasting: list[str]) -> None:
         text.add("// All maps of the body.", self.kernel.span)
         text.add("struct Compute : coda::Callbacks {")
         text.add("  struct Params { Block const* source; };")
@@ -551,6 +552,8 @@ class _Emitter:
         text.add("  };")
         text.add("  Block const& block;")
         text.add("  coda::Tile tile;")
+        for declaration in lasting:
+            text.add(f"  {declaration}")
         text.add(
             "  CUTLASS_DEVICE Compute(Params const& p, coda::None*, coda::Tile const& t)\n"
             "      : block(*p.source), tile(t) {}"

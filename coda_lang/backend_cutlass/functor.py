@@ -67,6 +67,7 @@ def count(form: Form) -> str:
 class Table:
     """A table that is read by row: its address, rows and strides as expressions, and where its columns lie."""
 
+    element: str  # its type in memory
     data: str
     rows: str
     strides: tuple[str, ...]
@@ -102,6 +103,7 @@ class Functor:
         self.kernel, self.forms, self.inputs = kernel, forms, inputs
         self.scalars, self.lengths, self.tables = scalars, lengths, tables
         self.olds: dict[int, tuple[str, Form]] = {}  # what `+<-` adds to: a number below 0 -> its fragment
+        self.lasting: list[str] = []  # declarations of what lasts from one subtile of a row of them to the next
 
     # -- operands --------------------------------------------------------------------------------------------------
 
@@ -157,20 +159,23 @@ class Functor:
     def _gather(self, index: int, c: int) -> str:
         value = self.kernel.values[index]
         table = self.tables[str(value.attr)]
-        at = "0"
-        if table.columns == 2:
-            walk = _walk_name(self.forms[index])
-            inner = table.form.columns == "kInner"
-            at = (
-                f"column{table.form.width} + {c}" if walk is None else f"{walk}.{'column' if inner else 'head'}_of({c})"
-            )
+        if table.columns == 1:
+            return f"{self._table_row(index)}[0]"
+        row = f"t{index}[h]" if self.forms[value.args[0]].rows else f"t{index}"
+        walk = _walk_name(self.forms[index])
+        inner = table.form.columns == "kInner"
+        at = f"column{table.form.width} + {c}" if walk is None else f"{walk}.{'column' if inner else 'head'}_of({c})"
+        if table.strides[1] != "1":
+            at = f"{table.strides[1]} * {at if walk is not None else f'({at})'}"
+        guard = f"column{table.form.width} + {c} < end{table.form.width} ? " if table.guarded else ""
+        return f"{guard}{row}[{at}] : 0.0f" if guard else f"{row}[{at}]"
+
+    def _table_row(self, index: int) -> str:
+        """The row that a gather reads."""
+        value = self.kernel.values[index]
+        table = self.tables[str(value.attr)]
         row = self.element(value.args[0], 0, 0)
-        strides = ", ".join((*table.strides, "0")[:2])
-        guard = ""
-        if table.guarded:
-            guard = f"column{table.form.width} + {c} < end{table.form.width} ? "
-        call = f"coda::gather({table.data}, {strides}, {table.rows}, {row}, {at})"
-        return f"{guard}{call} : 0.0f" if guard else call
+        return f"coda::TableRow<{table.element}>({table.data}, {table.strides[0]}, {table.rows}, {row})"
 
     # -- text ------------------------------------------------------------------------------------------------------
 
@@ -199,6 +204,14 @@ class Functor:
                 )
             else:
                 text.add(f"const int i{i} = coda::column_index({self.element(i, 0, 0)});")
+        for i in computed:
+            value = self.kernel.values[i]
+            if value.op != "gather" or self.tables[str(value.attr)].columns == 1:
+                continue
+            rows = self.forms[value.args[0]].rows
+            self.lasting.append(f"coda::TableRow<{self.tables[str(value.attr)].element}> t{i}{'[2]' if rows else ''};")
+            each = f"CODA_UNROLL for (int h = 0; h < 2; ++h) t{i}[h]" if rows else f"t{i}"
+            text.add(f"if (epi_n == 0) {each} = {self._table_row(i)};{self._note(i)}", self._span(i))
         for m in members:
             if m.form.kind == "scalar":
                 text.add(f"out[0].{m.name}[0] = {self._stored(m, 0)};", self._member_span(m))
@@ -270,9 +283,10 @@ class Functor:
                 if walk is not None:
                     walks[walk] = form.width
                     period = self._period(form)
-                    line = f"coda::Heads {walk}(coda::first_column<Shape, {form.width}>(tile, epi_n), {period});"
-                    if line not in text.lines:
-                        text.add(line)
+                    first = f"coda::first_column<Shape, {form.width}>(tile, 0)"
+                    if f"coda::Heads {walk};" not in self.lasting:
+                        self.lasting.append(f"coda::Heads {walk};")
+                        text.add(f"if (epi_n == 0) {walk} = coda::Heads({first}, {period});")
         for width in sorted(widths):
             text.add(f"int column{width} = coda::first_column<Shape, {width}>(tile, epi_n);")
         for width in sorted(guards):

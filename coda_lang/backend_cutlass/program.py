@@ -24,7 +24,7 @@ from coda_lang.backend_cutlass.report import Report, spill_warning
 from coda_lang.call import Call, Caller, aliased
 from coda_lang.errors import ArgumentError, did_you_mean
 from coda_lang.interp import DEFAULT_TILE
-from coda_lang.ir.program import Kernel
+from coda_lang.ir.program import Kernel, Param
 from coda_lang.ir.types import DTYPES, Dim, DType
 
 
@@ -307,10 +307,14 @@ def _form(call: Call[Kernel], config: Config | None, tap: bool) -> tuple[Any, ..
 
 
 def _direct(call: Call[Kernel]) -> frozenset[str]:
-    """The tensors that TMA cannot move as they lie. Operands are left out: a copy of them is made that it can."""
+    """The tensors that TMA cannot move as they lie, and the vectors along the columns that its rule does not fit.
+
+    Operands are left out: a copy of them is made that it can move.
+    """
     kernel: Kernel = call.kernel
-    operands = {kernel.product.a, kernel.product.b} if kernel.product is not None else set()
-    found = {n for n, v in call.tensors.items() if n not in operands and _misfits(v)}
+    apart = {kernel.product.a, kernel.product.b} if kernel.product is not None else set()
+    apart |= {p.name for p in kernel.params if len(p.dims) == 1 and not _read_in_runs(call, p)}
+    found = {n for n, v in call.tensors.items() if n not in apart and _misfits(v)}
     names = frozenset(p.name for p in kernel.params)
     for o in kernel.outputs:
         view = call.out.get(o.name)
@@ -336,8 +340,14 @@ def _extents(call: Call[Kernel]) -> tuple[int, int, int]:
     return rows, cols, depth
 
 
+def _read_in_runs(call: Call[Kernel], vector: Param) -> bool:
+    """Whether neighbours of a vector are read at once where they are aligned."""
+    kernel = call.kernel
+    return kernel.kind != "reduce" and vector.dims[0] != kernel.rows and call.binding.dtype(vector).kind == "float"
+
+
 def _misfits(view: ArrayView) -> bool:
-    return len(view.shape) == 2 and 0 not in view.shape and tensormap.misfit(view) is not None
+    return len(view.shape) in (1, 2) and 0 not in view.shape and tensormap.misfit(view) is not None
 
 
 def _types(dtypes: Mapping[str, DType]) -> tuple[tuple[str, str], ...]:

@@ -25,18 +25,18 @@ class Encoding:
 
 
 def misfit(view: ArrayView) -> str | None:
-    """Why TMA cannot address a two-dimensional array as it lies in memory, or None if it can.
+    """Why TMA cannot address an array of one or two dimensions as it lies in memory, or None if it can.
 
     The rule (CUDA driver API, cuTensorMapEncodeTiled): elements of a row adjacent, the base address and the
     distance of rows multiples of 16 bytes, the distance positive and below 2^40 bytes, extents at most 2^32. An
     array without elements fits: no descriptor is made for it.
     """
-    rows, columns = view.shape
+    rows, columns = (1, *view.shape)[-2:]
     if rows == 0 or columns == 0:
         return None
     item = ITEM_BYTES[view.dtype]
-    if columns > 1 and view.strides[1] != 1:
-        return f"the elements of a row are {view.strides[1]} apart, not adjacent"
+    if columns > 1 and view.strides[-1] != 1:
+        return f"the elements of a row are {view.strides[-1]} apart, not adjacent"
     if view.pointer % TMA_ALIGNMENT:
         return f"its address is {view.pointer % TMA_ALIGNMENT} bytes past a multiple of {TMA_ALIGNMENT}"
     if rows > 1:

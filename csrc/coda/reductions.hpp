@@ -4,17 +4,30 @@
 // A state absorbs values and merges with other states. Along a row: in registers across the tile's columns, then across the
 // four lanes of a quad; one warp spans the tile's width. Along a column: over a thread's two rows and the eight lanes that
 // share its columns in each subtile, then, at the end of the tile, over the warps through shared memory.
-// A lane outside the problem absorbs nothing.
+// What lies outside the problem is made neutral first.
 #include "coda/fragment.hpp"
 #include "coda/math.h"
 
 namespace coda {
 
+// Does something to each element that lies outside. `whole` says that none does, the same for all threads; the empty statement
+// keeps the compiler from making it a condition of each element.
+template <int N, class Inside, class Do>
+CUTLASS_DEVICE void outside(float (&x)[N], bool whole, Inside const& inside, Do const& act) {
+  if (whole) return;
+  asm volatile("");
+  CUTLASS_PRAGMA_UNROLL
+  for (int i = 0; i < N; ++i)
+    if (!inside(i)) act(x[i]);
+}
+
 struct SumState {
   float sum = 0.f;
-  template <int N> CUTLASS_DEVICE void absorb(float const (&x)[N], bool const (&in)[N]) {
+  template <int N, class Inside>
+  CUTLASS_DEVICE void absorb(float (&x)[N], bool whole, Inside const& inside) {
+    outside(x, whole, inside, [](float& y) { y = 0.f; });
     CUTLASS_PRAGMA_UNROLL
-    for (int i = 0; i < N; ++i) sum += in[i] ? x[i] : 0.f;
+    for (int i = 0; i < N; ++i) sum += x[i];
   }
   CUTLASS_DEVICE void merge(SumState const& o) { sum += o.sum; }
   template <int kPart> CUTLASS_DEVICE float value() const { return sum; }
@@ -22,9 +35,11 @@ struct SumState {
 
 struct MaxState {
   float top = -infinity();
-  template <int N> CUTLASS_DEVICE void absorb(float const (&x)[N], bool const (&in)[N]) {
+  template <int N, class Inside>
+  CUTLASS_DEVICE void absorb(float (&x)[N], bool whole, Inside const& inside) {
+    outside(x, whole, inside, [](float& y) { y = -infinity(); });
     CUTLASS_PRAGMA_UNROLL
-    for (int i = 0; i < N; ++i) top = maximum(top, in[i] ? x[i] : -infinity());
+    for (int i = 0; i < N; ++i) top = maximum(top, x[i]);
   }
   CUTLASS_DEVICE void merge(MaxState const& o) { top = maximum(top, o.top); }
   template <int kPart> CUTLASS_DEVICE float value() const { return top; }
@@ -32,9 +47,11 @@ struct MaxState {
 
 struct AbsMaxState {
   float top = 0.f;
-  template <int N> CUTLASS_DEVICE void absorb(float const (&x)[N], bool const (&in)[N]) {
+  template <int N, class Inside>
+  CUTLASS_DEVICE void absorb(float (&x)[N], bool whole, Inside const& inside) {
+    outside(x, whole, inside, [](float& y) { y = 0.f; });
     CUTLASS_PRAGMA_UNROLL
-    for (int i = 0; i < N; ++i) top = maximum(top, in[i] ? fabsf(x[i]) : 0.f);
+    for (int i = 0; i < N; ++i) top = maximum(top, fabsf(x[i]));
   }
   CUTLASS_DEVICE void merge(AbsMaxState const& o) { top = maximum(top, o.top); }
   template <int kPart> CUTLASS_DEVICE float value() const { return top; }
@@ -46,14 +63,16 @@ struct LogSumExpState {
   // What a power is taken relative to: not the largest itself while it is infinite, where the difference would be NaN.
   // Differences are taken before they are scaled: of numbers beyond 2.36e38, the multiple by log₂e is infinite.
   CUTLASS_DEVICE static float origin(float top) { return fabsf(top) == infinity() ? 0.f : top; }
-  template <int N> CUTLASS_DEVICE void absorb(float const (&x)[N], bool const (&in)[N]) {
+  template <int N, class Inside>
+  CUTLASS_DEVICE void absorb(float (&x)[N], bool whole, Inside const& inside) {
+    outside(x, whole, inside, [](float& y) { y = -infinity(); });
     float most = top;
     CUTLASS_PRAGMA_UNROLL
-    for (int i = 0; i < N; ++i) most = fmaxf(most, in[i] ? x[i] : -infinity());  // a NaN reaches the sum below
+    for (int i = 0; i < N; ++i) most = fmaxf(most, x[i]);  // a NaN reaches the sum below
     const float at = origin(most);
     sum *= exp2_flush((top - at) * kLog2E);  // 0 while all were −inf; a NaN stays
     CUTLASS_PRAGMA_UNROLL
-    for (int i = 0; i < N; ++i) sum += in[i] ? exp2_flush((x[i] - at) * kLog2E) : 0.f;
+    for (int i = 0; i < N; ++i) sum += exp2_flush((x[i] - at) * kLog2E);
     top = most;
   }
   CUTLASS_DEVICE void merge(LogSumExpState const& o) {
@@ -70,20 +89,19 @@ struct LogSumExpState {
 // Count, mean and Σ (x − mean)², merged as by Chan, Golub and LeVeque (1983).
 struct WelfordState {
   float count = 0.f, mean = 0.f, m2 = 0.f;
-  template <int N> CUTLASS_DEVICE void absorb(float const (&x)[N], bool const (&in)[N]) {
-    WelfordState o;
+  template <int N, class Inside>
+  CUTLASS_DEVICE void absorb(float (&x)[N], bool whole, Inside const& inside) {
+    WelfordState o{float(N)};
+    outside(x, whole, inside, [&](float& y) { y = 0.f, o.count -= 1.f; });
     CUTLASS_PRAGMA_UNROLL
-    for (int i = 0; i < N; ++i) {
-      o.count += in[i] ? 1.f : 0.f;
-      o.mean += in[i] ? x[i] : 0.f;
-    }
+    for (int i = 0; i < N; ++i) o.mean += x[i];
     if (o.count == 0.f) return;
     o.mean = divide(o.mean, o.count);
     CUTLASS_PRAGMA_UNROLL
-    for (int i = 0; i < N; ++i) {
-      const float d = x[i] - o.mean;
-      o.m2 += in[i] ? d * d : 0.f;
-    }
+    for (int i = 0; i < N; ++i) x[i] -= o.mean;
+    outside(x, whole, inside, [](float& y) { y = 0.f; });
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < N; ++i) o.m2 += x[i] * x[i];
     merge(o);
   }
   CUTLASS_DEVICE void merge(WelfordState const& o) {
@@ -136,13 +154,10 @@ struct RowReduceCallbacks : Callbacks {
     CUTLASS_PRAGMA_UNROLL
     for (int h = 0; h < 2; ++h) {
       float values[kBlocks<Config> * W];
-      bool inside[kBlocks<Config> * W];
       CUTLASS_PRAGMA_UNROLL
-      for (int i = 0; i < kBlocks<Config> * W; ++i) {
-        values[i] = x[(i / W * 2 + h) * W + i % W];
-        inside[i] = first + i / W * 4 * W + i % W < end;
-      }
-      state[h].absorb(values, inside);
+      for (int i = 0; i < kBlocks<Config> * W; ++i) values[i] = x[(i / W * 2 + h) * W + i % W];
+      state[h].absorb(values, columns_inside<Config>(tile, epi_n),
+                      [&](int i) { return first + i / W * 4 * W + i % W < end; });
     }
     if (epi_n == Config::kTileN / Config::kSub - 1) finish(epi_m);
     return 0;
@@ -176,12 +191,11 @@ struct ColumnReduceCallbacks : Callbacks {
   CUTLASS_DEVICE int visit(cutlass::Array<E, 1> const& in, int, int epi_m, int epi_n) {
     auto const& x = in[0].*kMember;
     const int r = tile.first_row(epi_m);
-    const bool inside[2] = {r < tile.m, r + 8 < tile.m};
     State state[kOwn];
     CUTLASS_PRAGMA_UNROLL
     for (int i = 0; i < kOwn; ++i) {
-      const float rows[2] = {x[i / W * 2 * W + i % W], x[(i / W * 2 + 1) * W + i % W]};
-      state[i].absorb(rows, inside);
+      float rows[2] = {x[i / W * 2 * W + i % W], x[(i / W * 2 + 1) * W + i % W]};
+      state[i].absorb(rows, rows_inside(tile, epi_m), [&](int h) { return r + 8 * h < tile.m; });
     }
     int from = 0;
     share<kOwn, 16>(state, from);

@@ -1,27 +1,36 @@
 #pragma once
 // Nodes of class 2: scalars on the device, row and column vectors, head-wise vectors, and their stores.
 #include "coda/fragment.hpp"
+#include "coda/math.h"
 
 namespace coda {
 
 // Where a column of the tile lies in a tensor: itself, n mod D (the same in every head), or n div D (one for each head).
 enum class Columns { kWhole, kInner, kOuter };
 
-// Follows a column from head to head without a division for each step.
+// Follows a column from head to head, without a division for each step.
 struct Heads {
-  int period, head, at;  // column = head·period + at
+  int period, head, at;  // column = head·period + at, at < period
+  CUTLASS_DEVICE Heads() {}
   CUTLASS_DEVICE Heads(int column, int period) : period(period), head(column / period), at(column - head * period) {}
   CUTLASS_DEVICE void advance(int step) {
     at += step;
-    if (at < period) return;
-    at -= period;
-    ++head;
-    if (at < period) return;  // else heads are narrower than a step
-    head += at / period;
-    at %= period;
+    if (period < step) {  // the same for all threads
+      CUTLASS_PRAGMA_NO_UNROLL
+      for (; at >= period; at -= period) ++head;
+    } else {
+      const bool next = at >= period;
+      at -= next ? period : 0;
+      head += next;
+    }
   }
-  CUTLASS_DEVICE int column_of(int c) const { return at + c < period ? at + c : (at + c) % period; }
-  CUTLASS_DEVICE int head_of(int c) const { return at + c < period ? head : head + (at + c) / period; }
+  CUTLASS_DEVICE Heads after(int c) const {
+    Heads moved = *this;
+    if (c) moved.advance(c);
+    return moved;
+  }
+  CUTLASS_DEVICE int column_of(int c) const { return after(c).at; }
+  CUTLASS_DEVICE int head_of(int c) const { return after(c).head; }
 };
 
 // The columns of a thread in a subtile, one run of W in each block, mapped into a tensor.
@@ -76,8 +85,9 @@ struct ColumnCallbacks : Callbacks {
 };
 template <class T> using Column = Leaf<ColumnCallbacks<T>>;
 
-// [N], [N/2], [2N], [D] or [H]: values for the thread's columns; columns past the end read nothing and are 0.
-template <class Config, class T, int W, Columns kMap>
+// [N], [N/2], [2N], [D] or [H]: values for the thread's columns; columns past the end read nothing and are 0. kPairs says that
+// neighbours lie side by side and a run of W of them is aligned.
+template <class Config, class T, int W, Columns kMap, bool kPairs>
 struct RowCallbacks : Callbacks {
   struct Params { T const* data; int64_t stride; int period; };  // period: D, in columns of this width
   Params params;
@@ -86,6 +96,16 @@ struct RowCallbacks : Callbacks {
   CUTLASS_DEVICE RowCallbacks(Params const& p, None*, Tile const& t) : params(p), tile(t) {}
   CUTLASS_DEVICE void begin_loop(int, int epi_n) {
     Walk<Config, W, kMap> walk(tile, epi_n, params.period);
+    if (kPairs && columns_inside<Config>(tile, epi_n)) {
+      auto const* runs = reinterpret_cast<Run<T, W> const*>(params.data + walk.first);
+      CUTLASS_PRAGMA_UNROLL
+      for (int k = 0; k < kBlocks<Config>; ++k) {
+        const Run<T, W> run = runs[4 * k];
+        CUTLASS_PRAGMA_UNROLL
+        for (int c = 0; c < W; ++c) value[k * W + c] = Format<T>::widen(run.v[c]);
+      }
+      return;
+    }
     CUTLASS_PRAGMA_UNROLL
     for (int k = 0; k < kBlocks<Config>; ++k, walk.next()) {
       CUTLASS_PRAGMA_UNROLL
@@ -98,7 +118,7 @@ struct RowCallbacks : Callbacks {
   template <class E, int F>
   CUTLASS_DEVICE auto const& visit(cutlass::Array<E, F> const&, int, int, int) { return value; }
 };
-template <class Config, class T, int W, Columns kMap> using Row = Leaf<RowCallbacks<Config, T, W, kMap>>;
+template <class Config, class T, int W, Columns kMap, bool kPairs> using Row = Leaf<RowCallbacks<Config, T, W, kMap, kPairs>>;
 
 // Stores of what does not vary along a row or along a column: by the first tile there, and in it by the first column or row.
 template <class T, auto kMember>
@@ -149,11 +169,22 @@ using RowStore = Leaf<RowStoreCallbacks<Config, T, W, kMap, kMember>>;
 // An index as a column number: −1 where it is no column at all.
 CUTLASS_DEVICE int column_index(int64_t index) { return index == int(index) ? int(index) : -1; }
 
-// table[index, column]; NaN where the index is outside the table.
+// A row of a table; all NaN where the index is outside it. The empty statement hides where the address comes from, which the
+// compiler would compute anew for each element.
 template <class T>
-CUTLASS_DEVICE float gather(T const* table, int64_t row_stride, int64_t column_stride, int rows, int64_t index, int column) {
-  T const* row = table + index * row_stride;
-  return uint64_t(index) < uint64_t(rows) ? Format<T>::widen(row[column * column_stride]) : __int_as_float(0x7fffffff);
-}
+struct TableRow {
+  T const* data;
+  bool inside;
+  CUTLASS_DEVICE TableRow() {}
+  CUTLASS_DEVICE TableRow(T const* table, int64_t stride, int rows, int64_t index)
+      : data(table + index * stride), inside(uint64_t(index) < uint64_t(rows)) {
+    asm volatile("" : "+l"(data));
+  }
+  template <class Offset>
+  CUTLASS_DEVICE float operator[](Offset offset) const {
+    __builtin_assume(__isGlobal(data));  // which cannot be seen any more
+    return inside ? Format<T>::widen(data[offset]) : nan();
+  }
+};
 
 }  // namespace coda

@@ -34,8 +34,8 @@ def emitted(columns: str, use: str = "", half: str = "", direct: bool = False) -
 
 def reads(e: Emitted) -> list[tuple[str, str]]:
     """The column of each read of the table, and the condition under which it is read."""
-    lines = [line.split("//")[0] for line in e.source.splitlines() if "coda::gather(" in line]
-    found = [re.search(r"= (?:(.*) \? )?coda::gather\(.*, ([^,]*)\)(?: : 0\.0f)?;", line) for line in lines]
+    lines = [line.split("//")[0] for line in e.source.splitlines() if re.search(r"= .*\bt\d+\[h\]\[", line)]
+    found = [re.search(r"= (?:(.*) \? )?t\d+\[h\]\[(?:block\.\w+ \* )?(.*)\](?: : 0\.0f)?;", line) for line in lines]
     assert lines
     assert all(found)
     return [(m[2], m[1] or "") for m in found if m]

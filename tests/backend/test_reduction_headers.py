@@ -142,7 +142,9 @@ template <class State> State run(float const* x, bool const* in) {
       bool inside[RUN];
       std::memcpy(values, x + (l * STEPS + s) * RUN, sizeof(values));
       std::memcpy(inside, in + (l * STEPS + s) * RUN, sizeof(inside));
-      lanes[l].absorb(values, inside);
+      bool whole = true;
+      for (bool one : inside) whole = whole && one;
+      lanes[l].absorb(values, whole, [&](int i) { return inside[i]; });
     }
   lanes[0].merge(lanes[1]);
   lanes[2].merge(lanes[3]);
@@ -165,7 +167,8 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     compiler = shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
     if compiler is None:
         pytest.skip("no C++ compiler")
-    states = re.findall(r"^struct \w+State \{.*?^\};", HEADER.read_text(), re.MULTILINE | re.DOTALL)
+    pattern = r"^(?:struct \w+State|template <int N, class Inside, class Do>\n)[^\n]*\{.*?^\};?"
+    states = re.findall(pattern, HEADER.read_text(), re.MULTILINE | re.DOTALL)
     numbers = {"LANES": LANES, "STEPS": STEPS, "RUN": RUN}
     text = re.sub(r"\b(LANES|STEPS|RUN)\b", lambda w: str(numbers[w[0]]), HOST)
     folder = tmp_path_factory.mktemp("states")

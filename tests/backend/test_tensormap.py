@@ -69,6 +69,15 @@ def test_strides_of_extents_of_one_do_not_count(view: ArrayView) -> None:
     assert misfit(view) is None
 
 
+@pytest.mark.parametrize(
+    ("shape", "stride", "pointer", "fits"),
+    [((7,), 1, 4096, True), ((7,), 2, 4096, False), ((7,), 1, 4100, False), ((1,), 5, 4096, True), ((0,), 2, 4, True)],
+)
+def test_a_vector_is_one_row(shape: tuple[int], stride: int, pointer: int, fits: bool) -> None:
+    view = ArrayView(pointer, shape, (stride,), "f32", 0, None, "cupy")
+    assert (misfit(view) is None) == fits
+
+
 def test_one_row_gets_a_legal_stride() -> None:
     assert encoding(lying((1, 521), (3, 1)), TensorMap("a", (64, 128), 128)).strides == (1056,)
 
