@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from math import inf
 
 from coda_lang.backend_cutlass.config import Config, Footprint, deepest, rejection
 from coda_lang.backend_cutlass.model import H200, predict
@@ -18,12 +19,13 @@ ENOUGH = 4  # stages of the mainloop that keep the tensor cores fed
 # The first is the usual one: pingpong hides one tile's epilogue behind the next tile's mainloop, and 32 columns at a
 # time leave long epilogues their registers.
 USUAL = Config(128, 128, schedule="pingpong", epilogue_n=32)
-# Others win where the last wave hardly shows, or where the epilogue does; with what an epilogue may hold beside the
-# accumulators (`Problem.held`): more of it spills in the one and, since nothing hides it, takes too long in the others.
+# Others win where the last wave hardly shows, or where the epilogue does. Each with what an epilogue may hold beside
+# the accumulators (`Problem.held`): more of it spills in the one and takes too long in the others, since nothing hides
+# it; and with the bytes moved for an element from which on the schedule is worth that all the same.
 MANY_TILES = (
-    (Config(128, 192, schedule="pingpong", epilogue_n=32, store_stages=1), 26),
-    (Config(128, 256, schedule="cooperative"), 16),
-    (Config(128, 256, schedule="cooperative", epilogue_n=32), 16),
+    (Config(128, 192, schedule="pingpong", epilogue_n=32, store_stages=1), 29, 8),
+    (Config(128, 256, schedule="cooperative"), 16, inf),
+    (Config(128, 256, schedule="cooperative", epilogue_n=32), 16, 4),
 )
 FEW_TILES = (
     Config(128, 256, schedule="cooperative"),
@@ -59,11 +61,11 @@ def for_kernel(kernel: Kernel, dtypes: Mapping[str, DType], need: Footprint) -> 
 
 def _candidates(problem: Problem) -> Iterator[Config]:
     waves = -(-problem.rows // USUAL.tile_m) * -(-problem.cols // USUAL.tile_n) / H200.multiprocessors
-    more = [c for c, most in MANY_TILES if problem.held <= most] if waves > 2 else FEW_TILES
+    many = [c for c, held, moved in MANY_TILES if problem.held <= held or problem.moved >= moved]
+    more = many if waves > 2 else FEW_TILES
     tiles = [USUAL, *more]
     if problem.segment > 1:  # heads that no tile may cut
-        others = (*(c for c, most in MANY_TILES if problem.held <= most), *FEW_TILES)
-        uncut = ([c for c in some if c.tile_n % problem.segment == 0] for some in (tiles, others))
+        uncut = ([c for c in some if c.tile_n % problem.segment == 0] for some in (tiles, [*many, *FEW_TILES]))
         tiles = next(filter(None, uncut), tiles)
     for tile in tiles:
         rows, cols = -(-problem.rows // tile.tile_m), -(-problem.cols // tile.tile_n)

@@ -634,8 +634,9 @@ print(json.dumps({"seconds": seconds, "bits": arrays.to_numpy(d).tobytes().hex()
 
 def start_process(cache: Path) -> subprocess.Popen[str]:
     root = str(Path(coda.__file__).parents[1])
+    inherited = {n: x for n, x in os.environ.items() if n != "PYTHONDONTWRITEBYTECODE"}  # an installation has byte code
     environment = {
-        **os.environ,
+        **inherited,
         "CODA_CACHE_DIR": str(cache),
         "PYTHONPATH": os.pathsep.join([root, *filter(None, sys.path)]),
     }
