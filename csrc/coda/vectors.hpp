@@ -169,21 +169,22 @@ using RowStore = Leaf<RowStoreCallbacks<Config, T, W, kMap, kMember>>;
 // An index as a column number: −1 where it is no column at all.
 CUTLASS_DEVICE int column_index(int64_t index) { return index == int(index) ? int(index) : -1; }
 
-// A row of a table; all NaN where the index is outside it. The empty statement hides where the address comes from, which the
+// A row of a table; all NaN where the index is outside it. The empty statement hides where the distance comes from, which the
 // compiler would compute anew for each element.
 template <class T>
 struct TableRow {
-  T const* data;
+  T const* table;
+  int64_t bytes;
   bool inside;
   CUTLASS_DEVICE TableRow() {}
   CUTLASS_DEVICE TableRow(T const* table, int64_t stride, int rows, int64_t index)
-      : data(table + index * stride), inside(uint64_t(index) < uint64_t(rows)) {
-    asm volatile("" : "+l"(data));
+      : table(table), bytes(index * stride * int64_t(sizeof(T))), inside(uint64_t(index) < uint64_t(rows)) {
+    asm volatile("" : "+l"(bytes));
   }
   template <class Offset>
   CUTLASS_DEVICE float operator[](Offset offset) const {
-    __builtin_assume(__isGlobal(data));  // which cannot be seen any more
-    return inside ? Format<T>::widen(data[offset]) : nan();
+    T const* row = reinterpret_cast<T const*>(reinterpret_cast<char const*>(table) + bytes);
+    return inside ? Format<T>::widen(row[offset]) : nan();
   }
 };
 
