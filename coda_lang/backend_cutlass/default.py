@@ -23,7 +23,7 @@ USUAL = Config(128, 128, schedule="pingpong", epilogue_n=32)
 # the accumulators (`Problem.held`): more of it spills in the one and takes too long in the others, since nothing hides
 # it; and with the bytes moved for an element from which on the schedule is worth that all the same.
 MANY_TILES = (
-    (Config(128, 192, schedule="pingpong", epilogue_n=32, store_stages=1), 29, 8),
+    (Config(128, 192, schedule="pingpong", epilogue_n=32, store_stages=1), 26, 8),
     (Config(128, 256, schedule="cooperative"), 16, inf),
     (Config(128, 256, schedule="cooperative", epilogue_n=32), 16, 4),
 )
@@ -75,4 +75,5 @@ def _candidates(problem: Problem) -> Iterator[Config]:
         yield deepest(placed, problem.need)
         if placed.store_stages > 1 or placed.load_stages > 1:
             yield deepest(replace(placed, store_stages=1), problem.need)
+        if placed.load_stages > 1 and tile.schedule == "pingpong":  # else the epilogue waits for each of its loads
             yield deepest(replace(placed, store_stages=1, load_stages=1), problem.need)

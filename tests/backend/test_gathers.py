@@ -10,6 +10,7 @@ import coda_lang as coda
 from coda_lang.backend_cutlass.abi import Emitted
 from coda_lang.backend_cutlass.build import compile_kernel
 from coda_lang.backend_cutlass.cache import Cache
+from coda_lang.backend_cutlass.config import Config
 from coda_lang.backend_cutlass.emit import emit
 from coda_lang.ir.passes import specialise
 from coda_lang.ir.program import Kernel
@@ -65,3 +66,17 @@ def test_columns_within_a_head_need_no_condition() -> None:
 @pytest.mark.usefixtures("tools")
 def test_a_head_wise_table_compiles(store: Cache) -> None:
     assert compile_kernel(emitted("H", "* t[i, ...]"), cache=store).data
+
+
+@pytest.mark.usefixtures("tools")
+@pytest.mark.parametrize("dtype", ["f8e5m2", "bf16", "f32"])
+def test_a_table_of_any_type_compiles_in_a_loop_over_subtiles(dtype: str, store: Cache) -> None:
+    """The row's address then lasts from one turn to the next."""
+    text = f"""kernel looped<M, N, K, P>(a: bf16[M, K], b: bf16[N, K], t: {dtype}[P, N], i: i32[M]) -> (d: f32[M, N]) {{
+        d <- (a @ b.T) * t[i, ...]
+    }}"""
+    kernel = coda.loads(text)["looped"].ir
+    assert isinstance(kernel, Kernel)
+    whole = specialise(kernel, frozenset(p.name for p in kernel.params), frozenset("d"))
+    made = emit(whole, {}, Config.parse("128x128,pingpong,epilogue=32,rolled=1"))
+    assert compile_kernel(made, cache=store).data
