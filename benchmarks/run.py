@@ -7,6 +7,7 @@
     python benchmarks/run.py startup --out DIR                 the first call, cold and from the cache
     python benchmarks/run.py reduces --out DIR                 what the reduces of a layer cost, beside their products
     python benchmarks/run.py merge DIR RESULTS.json            one file of all of them
+    python benchmarks/run.py tried TRIED.json                  what tuning timed, of all that the cache has
     python benchmarks/run.py show RESULTS.json [--plots DIR]   the table, in Markdown; the pictures
 
 Each group fits a visit of --minutes (8.5 by default) to a machine with a GPU: what is left is said, and done by calling
@@ -20,7 +21,7 @@ import json
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -266,6 +267,18 @@ def merge(folder: Path, target: Path) -> None:
     print(f"{len(merged)} rows in {target}" + (f"; {len(failed)} failed" if failed else ""))
 
 
+def tried(target: Path) -> None:
+    """Every schedule that tuning timed, relative to the default's time: what the model of them is held to."""
+    found = [asdict(entry.value) for entry in TunedStore().show()]
+    found.sort(key=lambda t: (t["shape"], t["program"], t["outputs"]))
+    about = {key: {json.dumps(t.pop(key), sort_keys=True) for t in found} for key in ("gpu", "driver", "versions")}
+    if any(len(values) != 1 for values in about.values()):
+        sys.exit("the cache has nothing that was tuned, or schedules of several GPUs or versions")
+    whole = {key: json.loads(values.pop()) for key, values in about.items()}
+    write_atomically(target, (json.dumps({**whole, "tuned": found}, indent=1) + "\n").encode())
+    print(f"{sum(len(t['tried']) for t in found)} schedules of {len(found)} calls in {target}")
+
+
 # -- showing -----------------------------------------------------------------------------------------------------------
 
 
@@ -326,6 +339,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     sub = commands.add_parser("merge")
     sub.add_argument("folder", type=Path)
     sub.add_argument("results", type=Path)
+    commands.add_parser("tried").add_argument("target", type=Path)
     sub = commands.add_parser("show")
     sub.add_argument("results", type=Path)
     sub.add_argument("--plots", type=Path)
@@ -345,6 +359,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _told(*measure(specs, options.out, options))
     elif options.command in OTHERS:
         {"host": host, "startup": startup, "reduces": reduces}[options.command](options.out)
+    elif options.command == "tried":
+        tried(options.target)
     elif options.command == "merge":
         merge(options.folder, options.results)
     else:

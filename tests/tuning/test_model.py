@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -20,12 +21,12 @@ from coda_lang.backend_cutlass.default import default
 from coda_lang.backend_cutlass.emit import footprint
 from coda_lang.backend_cutlass.model import predict
 from coda_lang.backend_cutlass.problem import Problem, problem
+from coda_lang.ir.program import Kernel
 from coda_lang.measure.described import described_call
 
 ROOT = Path(__file__).parents[2]
-FILES = [ROOT / "benchmarks" / "results" / f"2026-11-29-h200{part}.json" for part in ("", "-few-rows")]
-OUTPUTS = {"linear_silu": "y", "linear_gelu": "y", "swiglu": "y", "cross_entropy": "lse t", "swiglu_bwd": "y dz zdz"}
-OPTIONAL = {"residual_rms_bwd": ["o"]}
+RESULTS = ROOT / "benchmarks" / "results"
+TUNED, FEW_ROWS = RESULTS / "2026-11-30-h200-tried.json", RESULTS / "2026-11-29-h200-few-rows.json"
 
 
 @dataclass(frozen=True)
@@ -62,20 +63,42 @@ def _tile(c: Config) -> tuple[object, ...]:
 
 
 @cache
+def kernels() -> dict[str, Kernel]:
+    found = {}
+    for path in sorted((ROOT / "programs").glob("*.coda")):
+        for program in coda.load(path).values():
+            if isinstance(program.ir, Kernel) and program.ir.product is not None:
+                found[program.name] = program.ir
+    return found
+
+
+def asked(kernel: Kernel, shape: Sequence[int], inputs: Sequence[str], outputs: Sequence[str] | None) -> Problem:
+    """What a call of this shape (rows, columns and depth of the product) asks of a schedule."""
+    sizes = {"D": 128, "P": 16384}
+    assert kernel.product is not None
+    for dim, length in zip((kernel.rows, kernel.cols, kernel.product.contracted), shape, strict=True):
+        assert dim is not None
+        assert dim.axis is not None
+        sizes[dim.axis] = int(length / dim.coef)
+    optional = [p.name for p in kernel.params if p.default is not None and p.name in inputs]
+    known = {a: x for a, x in sizes.items() if a in kernel.axes}
+    call = described_call(kernel, sizes=known, inputs=optional, outputs=outputs)
+    return problem(call.binding, footprint(call.kernel, call.binding.dtypes))
+
+
+@cache
 def measured() -> tuple[Measured, ...]:
     found = []
-    for row in [row for file in FILES for row in json.loads(file.read_text())["rows"]]:
-        kernel = coda.load(ROOT / "programs" / f"{row['program']}.coda")[row["kernel"]].ir
-        sizes = {"M": row["m"], "N": row["n"], "K": row["k"], "D": 128, "P": 16384}
-        if "H" in kernel.axes:
-            sizes["H"] = row["n"] // 128
-        known = {a: x for a, x in sizes.items() if a in kernel.axes}
-        outputs = OUTPUTS[kernel.name].split() if kernel.name in OUTPUTS else None
-        call = described_call(kernel, sizes=known, inputs=OPTIONAL.get(kernel.name, ()), outputs=outputs)
-        need = footprint(call.kernel, call.binding.dtypes)
+    for call in json.loads(TUNED.read_text())["tuned"]:
+        kernel = kernels()[call["program"]]
+        outputs = call["outputs"] or None  # none: what is updated in place
+        times = {Config.parse(n): x * call["default_ms"] / 1e3 for n, x in call["tried"].items() if not isinstance(x, str)}
+        found.append(Measured(kernel.name, asked(kernel, call["shape"], call["inputs"], outputs), times))
+    for row in json.loads(FEW_ROWS.read_text())["rows"]:
+        kernel = kernels()[row["kernel"]]
         ours = {n: x for n, x in row["samples"].items() if n not in ("cublas", "torch.compile")}
-        seconds = {Config.parse(n): statistics.median(x) / 1e3 for n, x in ours.items()}
-        found.append(Measured(row["label"], problem(call.binding, need), seconds))
+        times = {Config.parse(n): statistics.median(x) / 1e3 for n, x in ours.items()}
+        found.append(Measured(kernel.name, asked(kernel, (row["m"], row["n"], row["k"]), (), None), times))
     return tuple(found)
 
 
