@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import inf
 
 from coda_lang.backend_cutlass.config import Config, Footprint, deepest, rejection
-from coda_lang.backend_cutlass.model import H200, predict
+from coda_lang.backend_cutlass.model import H200, overflows, predict
 from coda_lang.backend_cutlass.problem import Problem, held, is_long, weight
 from coda_lang.ir.program import Kernel
 from coda_lang.ir.types import DType
@@ -21,16 +21,19 @@ ENOUGH = 4  # stages of the mainloop that keep the tensor cores fed
 USUAL = Config(128, 128, schedule="pingpong", epilogue_n=32)
 # Others win where the last wave hardly shows, or where the epilogue does. Each with what an epilogue may hold beside
 # the accumulators (`Problem.held`): more of it spills in the one and takes too long in the others, since nothing hides
-# it; and with the bytes moved for an element from which on the schedule is worth that all the same.
+# it; and with the bytes moved for an element from which on the schedule is worth that all the same, if the mainloop is
+# not SHORT.
 MANY_TILES = (
-    (Config(128, 192, schedule="pingpong", epilogue_n=32, store_stages=1), 26, 8),
+    (Config(128, 192, schedule="pingpong", epilogue_n=32, store_stages=1), 29, 8),
     (Config(128, 256, schedule="cooperative"), 16, inf),
     (Config(128, 256, schedule="cooperative", epilogue_n=32), 16, 4),
 )
+SHORT = 2048  # columns of the operands
 FEW_TILES = (
     Config(128, 256, schedule="cooperative"),
     Config(128, 192, schedule="cooperative", epilogue_n=32),
     Config(128, 128, schedule="cooperative", epilogue_n=32),
+    Config(64, 192, schedule="pingpong", epilogue_n=32),
     Config(64, 128, schedule="pingpong", epilogue_n=32),
     Config(64, 64, schedule="pingpong", epilogue_n=32),
 )
@@ -53,6 +56,11 @@ def _chosen(problem: Problem) -> Config:
     return best if seconds[best] < CLEARLY * seconds[first] else first
 
 
+def _suits(config: Config, held: float, moved: float, problem: Problem) -> bool:
+    suits = problem.held <= held or (problem.moved >= moved and problem.contracted > SHORT)
+    return suits and not overflows(config, problem)
+
+
 def for_kernel(kernel: Kernel, dtypes: Mapping[str, DType], need: Footprint) -> Config:
     """The schedule for large calls of a kernel with a product."""
     moved = need.load_bytes + need.store_bytes
@@ -61,7 +69,7 @@ def for_kernel(kernel: Kernel, dtypes: Mapping[str, DType], need: Footprint) -> 
 
 def _candidates(problem: Problem) -> Iterator[Config]:
     waves = -(-problem.rows // USUAL.tile_m) * -(-problem.cols // USUAL.tile_n) / H200.multiprocessors
-    many = [c for c, held, moved in MANY_TILES if problem.held <= held or problem.moved >= moved]
+    many = [c for c, held, moved in MANY_TILES if _suits(c, held, moved, problem)]
     more = many if waves > 2 else FEW_TILES
     tiles = [USUAL, *more]
     if problem.segment > 1:  # heads that no tile may cut

@@ -7,7 +7,7 @@ is needed by users of the other.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
@@ -159,6 +159,22 @@ class Driver:
         status = self._launch(function, *grid, threads, 1, 1, shared, stream, arguments, None)
         if status:
             self.check(status, "launching the kernel")
+
+    def prepared(
+        self, function: int, grid: tuple[int, int, int], threads: int, shared: int, arguments: int
+    ) -> Callable[[int], None]:
+        """`launch` of a stream, the rest converted to C's types once."""
+        launch, check = self._launch, self.check
+        given = function, *grid, threads, 1, 1, shared
+        head = tuple(kind(x) for kind, x in zip(self._launch.argtypes, given, strict=False))
+        block = ctypes.c_void_p(arguments)
+
+        def run(stream: int) -> None:
+            status = launch(*head, stream, block, None)
+            if status:
+                check(status, "launching the kernel")
+
+        return run
 
     def encode_tiled(
         self,

@@ -67,8 +67,15 @@ class Plan:
         self._loaded = loaded
         self._context = loaded.device.context
         self._library = arrays.library(arrays.cuda_library(views.values()))
-        self._block = template.block.copy()
+        self._own(template.block)
         self._write()
+
+    def _own(self, block: Block) -> None:
+        """A block for this plan alone, and the launch that it is handed to."""
+        self._block, emitted = block.copy(), self._emitted
+        self._run = self._cuda.prepared(
+            self._loaded.function, self._grid, emitted.threads, emitted.shared_bytes, self._block.arguments
+        )
 
     def _write(self) -> None:
         self._addresses.write(self._block, {n: v.pointer for n, v in self._fitting.items()}, self._cuda)
@@ -96,7 +103,8 @@ class Plan:
         """The plan without its arrays, for `again`. It must have no copies to make."""
         assert not self.copies
         other = copy_of(self)
-        other.views, other._fitting, other._block = {}, {}, self._block.copy()
+        other.views, other._fitting = {}, {}
+        other._own(self._block)
         return other
 
     def again(self, addresses: Mapping[str, int]) -> None:
@@ -107,22 +115,14 @@ class Plan:
     def _launch(self) -> None:
         cuda = self._cuda
         stream = self._library.stream(self._loaded.device.ordinal)
-        foreign = cuda.current_context() != self._context
-        if foreign:
-            cuda.push(self._context)
+        if cuda.current_context() == self._context:
+            self._run(stream)
+            return
+        cuda.push(self._context)
         try:
-            emitted = self._emitted
-            cuda.launch(
-                self._loaded.function,
-                self._grid,
-                emitted.threads,
-                emitted.shared_bytes,
-                stream,
-                self._block.arguments,
-            )
+            self._run(stream)
         finally:
-            if foreign:
-                cuda.pop()
+            cuda.pop()
 
     def bind(self, tensors: Mapping[str, Any]) -> None:
         """Points the plan at other arrays, each of the same shape, strides, type and device as the one it replaces.

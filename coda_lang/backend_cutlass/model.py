@@ -2,26 +2,28 @@
 
 A block walks tiles one after the other, so the time is that of the block with most of them:
 
-    time     = waves · (steps · step + epilogue) + fetch              but at least bytes / bandwidth
+    time     = waves · (steps · step + epilogue) + fetch + power      but at least bytes / bandwidth
     waves    = ⌈clusters of tiles / clusters at once⌉                 quantisation: the last wave counts in full
-    step     = (mma^6.6 + (arrival / (stages − 1))^6.6)^(1/6.6)       64 along K: whichever is longer, smoothly
-    mma      = 2·tile_m·tile_n·64 / (flops / multiprocessors)         1.03 of that rate at 192 columns, 0.98 below
-    arrival  = latency + (tile_m / cluster_n + tile_n / cluster_m)·64·bytes / (L2 bandwidth / multiprocessors)
-    latency  = 0.58 µs · (1 + 0.43·(size − 1))                        of a cluster of that size: its blocks wait for all
-    epilogue = tile_m·tile_n·(a·weight / (128 lanes · clock) + b·moved / (bandwidth / multiprocessors)) + drain
-    fetch    = 0.47 · waves · (rows + columns that the tiles in flight span)·K·bytes / bandwidth
+    step     = the longest of mma, latency / (stages − 1) and arrival, for 64 along K
+    mma      = 2·tile_m·tile_n·64 / (flops / multiprocessors)         1.02 of that rate at 192 columns
+    latency  = 1.23 µs · (1 + 0.117·(size − 1))                       of a cluster of that size: its blocks wait for all
+    arrival  = (tile_m / cluster_n + tile_n / cluster_m)·64·bytes / (L2 bandwidth / multiprocessors)
+    epilogue = tile_m·tile_n·b·moved / (bandwidth / multiprocessors) + drain
+    fetch    = 0.52 · waves · (rows + columns that the tiles in flight span)·K·bytes / bandwidth
+    power    = 0.037 ps · weight · rows · columns
 
-Clusters of 4 leave some multiprocessors idle: each lies within a GPC. `arrival` is what one stage takes to come when
-all blocks load; the blocks of a cluster load what they share once. An epilogue is not hidden behind another tile's
-mainloop as one would think: instructions count a = 0.64 times in a cooperative schedule and 0.30 times in a pingpong
-one, bytes b = 0.25 times; 3 and 1.5 µs go by while the tensor cores drain and fill. `fetch` is the reuse in L2: the
-tiles in flight form a block of `swizzle` rows of clusters (of columns, if `raster` is m), and what they span is fetched
-in each wave. Calls of more than half a millisecond throttle the card.
+Clusters of 4 leave some multiprocessors idle: each lies within a GPC. The blocks of a cluster load what they share
+once. An epilogue's instructions cost the same whether another tile's mainloop hides them or not: they take power, and
+the card has no more to give. Its bytes are not hidden as one would think: b = 0.56 in a cooperative schedule, which
+waits for them, and 0.39 in a pingpong one; 0.86 and 0.14 µs go by while the tensor cores drain and fill, and 0.41 µs in
+a cooperative schedule for each part whose loads have one buffer. Straight-line code that the instruction cache does not
+hold costs 4.7 cycles more for each instruction. `fetch` is the reuse in L2: the tiles in flight form a block of
+`swizzle` rows of clusters (of columns, if `raster` is m), and what they span is fetched in each wave. Calls of more
+than half a millisecond throttle the card.
 
-The constants are a robust least-squares fit, of logarithms, to medians in benchmarks/results: the 282 schedules of 25
-calls of 2026-11-29-h200.json, and the 174 of 6 calls of few rows of 2026-11-29-h200-few-rows.json.
-tests/tuning/test_model.py says how well the model orders them. `rolled` makes no difference to it: where nothing spills
-it costs 1 % on average.
+The constants are a robust least-squares fit, of logarithms, to 1221 times of 69 calls: what tuning tried in
+benchmarks/results/2026-11-30-h200-tried.json, and calls of few rows in 2026-11-29-h200-few-rows.json.
+tests/tuning/test_model.py says how well the model orders them. `rolled` makes no other difference to it.
 """
 
 from __future__ import annotations
@@ -42,11 +44,11 @@ class Machine:
     """
 
     multiprocessors: int = 132
-    flops: float = 984e12
+    flops: float = 909e12
     bandwidth: float = 4.8e12
-    l2_bandwidth: float = 12e12
+    l2_bandwidth: float = 14.5e12
     clock: float = 1.7e9
-    latency: float = 0.58e-6
+    latency: float = 1.23e-6
     gpc: int = 16
 
     def clusters(self, size: int) -> int:
@@ -58,14 +60,15 @@ class Machine:
 
 H200 = Machine()
 
-_RATE = {64: 0.978, 128: 0.978, 192: 1.03, 256: 1.0}  # by the columns of a tile
-_SHARPNESS = 6.6
-_SIZE = 0.43
-_ISSUE = {"cooperative": 0.64, "pingpong": 0.30}
-_MOVE = 0.25
-_DRAIN = {"cooperative": 3.0e-6, "pingpong": 1.5e-6}
-_FETCH = 0.47
-_LONG, _THROTTLE = 0.5e-3, 1.024
+_RATE_192 = 1.02
+_SIZE = 0.117
+_MOVE = {"cooperative": 0.56, "pingpong": 0.39}
+_DRAIN = {"cooperative": 0.86e-6, "pingpong": 0.14e-6}
+_SINGLE = 0.41e-6
+_FETCH = 0.52
+_POWER = 0.037e-12
+_CODE, _OVERHEAD, _MISSED = 8000, 12.0, 4.7  # instructions that are cached; more than the weight of an element; cycles
+_LONG, _THROTTLE = 0.5e-3, 1.023
 
 
 @dataclass(frozen=True)
@@ -89,25 +92,41 @@ def predict(config: Config, problem: Problem, machine: Machine = H200) -> Predic
     at_once = min(machine.clusters(size), rows * cols)
     waves = ceil(rows * cols / at_once)
     mainloop = waves * -(-problem.contracted // DEPTH) * _step(config, problem, machine)
-    elements = config.tile_m * config.tile_n
-    issue = problem.weight / (128 * machine.clock)
-    move = problem.moved / (machine.bandwidth / machine.multiprocessors)
-    schedule = config.schedule
-    epilogue = waves * (elements * (_ISSUE[schedule] * issue + _MOVE * move) + _DRAIN[schedule])
+    epilogue = waves * _epilogue(config, problem, machine)
     spanned = _spanned(config, rows, cols, at_once) * problem.contracted * problem.operand_bytes
     fetch = _FETCH * waves * spanned / machine.bandwidth
-    total = max(mainloop + epilogue + fetch, problem.bytes / machine.bandwidth)
+    power = _POWER * problem.weight * problem.rows * problem.cols
+    total = max(mainloop + epilogue + fetch + power, problem.bytes / machine.bandwidth)
     return Predicted(total * _THROTTLE if total > _LONG else total, mainloop, epilogue, fetch, waves)
 
 
+def overflows(config: Config, problem: Problem) -> bool:
+    """Whether an epilogue in straight-line code is longer than the instruction cache."""
+    elements = config.tile_m * config.tile_n / (128 * config.warpgroups)  # of a thread
+    return not config.rolled and elements * (problem.weight + _OVERHEAD) > _CODE
+
+
 def _step(config: Config, problem: Problem, machine: Machine) -> float:
-    rate = machine.flops / machine.multiprocessors * (1.0 if config.tile_m == 256 else _RATE[config.tile_n])
+    rate = machine.flops / machine.multiprocessors
+    if config.tile_n == 192 and config.tile_m != 256:
+        rate *= _RATE_192
     mma = 2 * config.tile_m * config.tile_n * DEPTH / rate * problem.operand_bytes / 2
     shared = config.tile_m / config.cluster_n + config.tile_n / config.cluster_m
     arrival = shared * DEPTH * problem.operand_bytes / (machine.l2_bandwidth / machine.multiprocessors)
     latency = machine.latency * (1 + _SIZE * (config.cluster_m * config.cluster_n - 1))
-    wait = (latency + arrival) / (config.stages - 1)
-    return float((mma**_SHARPNESS + wait**_SHARPNESS) ** (1 / _SHARPNESS))
+    return max(mma, latency / (config.stages - 1), arrival)
+
+
+def _epilogue(config: Config, problem: Problem, machine: Machine) -> float:
+    """Of one tile, as far as it shows."""
+    elements, schedule = config.tile_m * config.tile_n, config.schedule
+    seconds = elements * _MOVE[schedule] * problem.moved / (machine.bandwidth / machine.multiprocessors)
+    seconds += _DRAIN[schedule]
+    if overflows(config, problem):
+        seconds += elements * _MISSED * problem.weight / (128 * machine.clock)
+    if schedule == "cooperative" and config.load_stages == 1 and problem.need.load_bytes:
+        seconds += config.parts * _SINGLE
+    return seconds
 
 
 def _spanned(config: Config, rows: int, cols: int, at_once: int) -> float:

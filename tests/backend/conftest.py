@@ -143,9 +143,10 @@ class FakeCuda:
     def _cuTensorMapReplaceAddress(self, out: Any, address: Any) -> None:
         ctypes.memmove(out.value, np.uint64(address.value).tobytes(), 8)
 
-    def _cuLaunchKernel(self, function: int, *rest: Any) -> None:
-        grid, (threads, _, _, shared, stream, arguments, _) = rest[:3], rest[3:]
-        block = ctypes.string_at(ctypes.c_void_p.from_address(arguments).value or 0, self.block_bytes)
+    def _cuLaunchKernel(self, *arguments: Any) -> None:
+        function, *rest = (getattr(x, "value", x) for x in arguments)  # as C would see them
+        grid, (threads, _, _, shared, stream, pointers, _) = tuple(rest[:3]), rest[3:]
+        block = ctypes.string_at(ctypes.c_void_p.from_address(pointers).value or 0, self.block_bytes)
         self.launches.append(Launch(function, grid, threads, shared, stream, self.contexts[-1], block))
 
 

@@ -192,7 +192,8 @@ class FakeGpu:
     def _cuEventElapsedTime(self, out: Any, start: Any, end: Any) -> None:
         out._obj.value = self.events[end.value] - self.events[start.value]
 
-    def _cuLaunchKernel(self, function: int, *rest: Any) -> None:
+    def _cuLaunchKernel(self, *arguments: Any) -> None:
+        function, *rest = (getattr(x, "value", x) for x in arguments)  # as C would see them
         emitted, config = self.functions[function - 1]
         block = ctypes.c_void_p.from_address(rest[8]).value or 0
         if emitted.entry == "coda_spin":
