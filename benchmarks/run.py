@@ -261,8 +261,10 @@ def merge(folder: Path, target: Path) -> None:
     for name, key in OTHERS.items():
         if (folder / f"{name}.json").exists():
             about[name] = json.loads((folder / f"{name}.json").read_text())[key]
-    order = {name: i for i, name in enumerate(GROUPS)}
-    merged = sorted(results.merged(parts), key=lambda r: order.get(r.group, len(order)))
+    order = [s for specs in GROUPS.values() for s in specs]
+    place = {(s.group, s.kernel, s.label, s.m, s.n, s.k): i for i, s in enumerate(order)}
+    merged = results.merged(parts)
+    merged.sort(key=lambda r: place.get((r.group, r.kernel, r.label, r.m, r.n, r.k), len(order)))
     results.write(target, merged, {**about, **({"failed": failed} if failed else {})})
     print(f"{len(merged)} rows in {target}" + (f"; {len(failed)} failed" if failed else ""))
 
@@ -300,7 +302,8 @@ def pictures(rows: Sequence[Row], about: dict[str, Any], folder: Path) -> None:
     from coda_lang.bench import plot
 
     folder.mkdir(parents=True, exist_ok=True)
-    square = [replace(r, group=f"M = K = {r.m}") for r in rows if r.m == r.k and r.group.split("-")[0] != "layouts"]
+    shown = ("linear", "fused", "backward", "cross")
+    square = [replace(r, group=f"M = K = {r.m}") for r in rows if r.group.split("-")[0] in shown]
     layer = [r for r in rows if r.group.startswith("layer-")]
     scaling = [r for r in rows if r.group.startswith("scaling-")]
     if square:

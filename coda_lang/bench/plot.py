@@ -68,7 +68,7 @@ def bars(path: Path, rows: Sequence[Row], about: Mapping[str, Any]) -> None:
         ax.set_xlabel("time / cuBLAS's plain product", fontsize=8)
     handles, labels = axes[0][0].get_legend_handles_labels()
     unique = dict(zip(labels, handles, strict=True))
-    figure.legend(unique.values(), unique.keys(), fontsize=8, loc="upper right")
+    figure.legend(unique.values(), unique.keys(), fontsize=8, loc="upper left", ncols=len(unique))
     figure.suptitle(f"{about.get('gpu')}, {about.get('date')}", fontsize=10)
     figure.tight_layout()
     figure.savefig(path)
