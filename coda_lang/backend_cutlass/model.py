@@ -18,8 +18,10 @@ the card has no more to give. Its bytes are not hidden as one would think: b = 0
 waits for them, and 0.39 in a pingpong one; 0.86 and 0.14 µs go by while the tensor cores drain and fill, and 0.41 µs in
 a cooperative schedule for each part whose loads have one buffer. Straight-line code that the instruction cache does not
 hold costs 4.7 cycles more for each instruction. `fetch` is the reuse in L2: the tiles in flight form a block of
-`swizzle` rows of clusters (of columns, if `raster` is m), and what they span is fetched in each wave. Calls of more
-than half a millisecond throttle the card.
+`swizzle` rows of clusters (of columns, if `raster` is m), and what they span is fetched in each wave. Pairs of
+blocks along the rows made no difference to a single one (65 comparisons), pairs along the columns took 1.5 % more (9);
+larger clusters were not timed at these sizes and count like the latter. Calls of more than half a millisecond throttle
+the card.
 
 The constants are a robust least-squares fit, of logarithms, to 1221 times of 69 calls: what tuning tried in
 benchmarks/results/2026-11-30-h200-tried.json, and calls of few rows in 2026-11-29-h200-few-rows.json.
@@ -68,6 +70,7 @@ _SINGLE = 0.41e-6
 _FETCH = 0.52
 _POWER = 0.037e-12
 _CODE, _OVERHEAD, _MISSED = 8000, 12.0, 4.7  # instructions that are cached; more than the weight of an element; cycles
+_WIDE = 1.015
 _LONG, _THROTTLE = 0.5e-3, 1.023
 
 
@@ -97,6 +100,8 @@ def predict(config: Config, problem: Problem, machine: Machine = H200) -> Predic
     fetch = _FETCH * waves * spanned / machine.bandwidth
     power = _POWER * problem.weight * problem.rows * problem.cols
     total = max(mainloop + epilogue + fetch + power, problem.bytes / machine.bandwidth)
+    if config.cluster_n > 1 or size > 2:
+        total *= _WIDE
     return Predicted(total * _THROTTLE if total > _LONG else total, mainloop, epilogue, fetch, waves)
 
 
