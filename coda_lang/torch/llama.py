@@ -227,24 +227,31 @@ def _mlp_gradients(needs: tuple[bool, ...], saved: tuple[Any, ...], dx2: Tensor)
     need_y, need_out, need_x, need_norm, need_gate_up, need_down = needs
     y, out, norm_weight, gate_up, down, x1, rstd, z = saved
     stream = need_y or need_out or need_x
-    dx1 = dnorm = dz = zdz = act = normed = None
+    dx1 = dnorm = dgate_up = ddown = dz = zdz = act = normed = None
     if stream or need_norm or need_gate_up:
         dz, zdz, act = swiglu.linear_grad_op(dx2, down, z, width=x1.shape[1], want_y=need_down)
     elif need_down:
         act = swiglu.recomputed(z)
+    # What is large is used up as soon as it is there: z, dz and the activation together are most of the peak.
+    if need_down and act is not None:
+        ddown = calls.weight_gradient(dx2, act)
+    act = None
     if stream or need_norm:
         dx1, normed, dnorm = residual_rms.linear_grad_op(
             dz, gate_up, x1, rstd, norm_weight, zdz, dx2, want_normed=need_gate_up, want_norm=need_norm
         )  # fmt: skip
     elif need_gate_up:
         normed = _normalised(x1, rstd, norm_weight)
+    if need_gate_up and dz is not None and normed is not None:
+        dgate_up = calls.weight_gradient(dz, normed)
+    dz = normed = None
     return (
         calls.input_gradient(dx1, out) if need_y and dx1 is not None else None,
         calls.weight_gradient(dx1, y) if need_out and dx1 is not None else None,
         dx1 if need_x else None,
         dnorm if need_norm else None,
-        calls.weight_gradient(dz, normed) if need_gate_up and dz is not None and normed is not None else None,
-        calls.weight_gradient(dx2, act) if need_down and act is not None else None,
+        dgate_up,
+        ddown,
     )
 
 
