@@ -28,8 +28,9 @@ NVRTC_OPTIONS = (
 )
 ARCHITECTURE = "sm_90a"
 
-# TMA reads and writes rows whose address and stride are multiples of this many bytes; other tensors go to
-# `emit(direct=…)`, which moves them by guarded loads and stores. The operands of the product have no such form.
+# TMA reads and writes rows whose address and stride are multiples of this many bytes, and a vector of floats along the
+# columns is read in runs if it is such a row. Other tensors go to `emit(direct=…)`, which moves them by guarded loads
+# and stores, one element at a time. The operands of the product have no such form.
 TMA_ALIGNMENT = 16
 
 

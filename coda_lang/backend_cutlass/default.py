@@ -20,9 +20,9 @@ ENOUGH = 4  # stages of the mainloop that keep the tensor cores fed
 # time leave long epilogues their registers.
 USUAL = Config(128, 128, schedule="pingpong", epilogue_n=32)
 # Others win where the last wave hardly shows, or where the epilogue does. Each with what an epilogue may hold beside
-# the accumulators (`Problem.held`): more of it spills in the one and takes too long in the others, since nothing hides
-# it; and with the bytes moved for an element from which on the schedule is worth that all the same, if the mainloop is
-# not SHORT.
+# the accumulators (`Problem.held`): more of it spills in the one, and in the others the bytes behind it are not hidden;
+# and with the bytes moved for an element from which on the schedule is worth that all the same, if the mainloop is not
+# SHORT.
 MANY_TILES = (
     (Config(128, 192, schedule="pingpong", epilogue_n=32, store_stages=1), 29, 8),
     (Config(128, 256, schedule="cooperative"), 16, inf),

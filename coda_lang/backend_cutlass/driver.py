@@ -156,9 +156,7 @@ class Driver:
         self, function: int, grid: tuple[int, int, int], threads: int, shared: int, stream: int, arguments: int
     ) -> None:
         """Launches on the current context; `arguments` is the address of an array of pointers to the arguments."""
-        status = self._launch(function, *grid, threads, 1, 1, shared, stream, arguments, None)
-        if status:
-            self.check(status, "launching the kernel")
+        self.prepared(function, grid, threads, shared, arguments)(stream)
 
     def prepared(
         self, function: int, grid: tuple[int, int, int], threads: int, shared: int, arguments: int

@@ -82,6 +82,7 @@ def emit(
 
     `dtypes` binds its dtype parameters. `direct` names the tensors (outputs as `abi.output_key` names them) that TMA
     cannot move: an address or a row stride that is no multiple of 16 bytes, or elements that are not contiguous.
+    It also names such vectors of floats along the columns, which are read in runs otherwise.
     `tap` adds a store of the f32 accumulator to a tensor named `TAP`.
 
     Raises:

@@ -13,15 +13,15 @@ A block walks tiles one after the other, so the time is that of the block with m
     power    = 0.037 ps · weight · rows · columns
 
 Clusters of 4 leave some multiprocessors idle: each lies within a GPC. The blocks of a cluster load what they share
-once. An epilogue's instructions cost the same whether another tile's mainloop hides them or not: they take power, and
-the card has no more to give. Its bytes are not hidden as one would think: b = 0.56 in a cooperative schedule, which
-waits for them, and 0.39 in a pingpong one; 0.86 and 0.14 µs go by while the tensor cores drain and fill, and 0.41 µs in
-a cooperative schedule for each part whose loads have one buffer. Straight-line code that the instruction cache does not
-hold costs 4.7 cycles more for each instruction. `fetch` is the reuse in L2: the tiles in flight form a block of
-`swizzle` rows of clusters (of columns, if `raster` is m), and what they span is fetched in each wave. Pairs of
-blocks along the rows made no difference to a single one (65 comparisons), pairs along the columns took 1.5 % more (9);
-larger clusters were not timed at these sizes and count like the latter. Calls of more than half a millisecond throttle
-the card.
+once, and tiles of 256 rows have no advantage at 192 columns. An epilogue's instructions cost the same whether another
+tile's mainloop hides them or not: they take power, and the card has no more to give. Its bytes are not hidden as one
+would think: b = 0.56 in a cooperative schedule, which waits for them, and 0.39 in a pingpong one; 0.86 and 0.14 µs go
+by while the tensor cores drain and fill, and 0.41 µs in a cooperative schedule for each part whose loads have one
+buffer. Straight-line code that the instruction cache does not hold costs 4.7 cycles more for each instruction.
+`fetch` is the reuse in L2: the tiles in flight form a block of `swizzle` rows of clusters (of columns, if `raster` is
+m), and what they span is fetched in each wave. Pairs of blocks along the rows made no difference to a single one
+(medians of the best of a tile with either, 65 of them), pairs along the columns took 1.5 % more (9); larger clusters
+were not timed at these sizes and count like the latter. Calls of more than half a millisecond throttle the card.
 
 The constants are a robust least-squares fit, of logarithms, to 1221 times of 69 calls: what tuning tried in
 benchmarks/results/2026-11-30-h200-tried.json, and calls of few rows in 2026-11-29-h200-few-rows.json.
@@ -82,13 +82,14 @@ class Predicted:
     mainloop: float
     epilogue: float
     fetch: float
+    power: float
     waves: int
 
 
 def predict(config: Config, problem: Problem, machine: Machine = H200) -> Predicted:
     """The model's time of a call with that schedule; of an empty call, 0."""
     if not problem.rows * problem.cols:
-        return Predicted(0.0, 0.0, 0.0, 0.0, 0)
+        return Predicted(0.0, 0.0, 0.0, 0.0, 0.0, 0)
     rows = -(-problem.rows // (config.tile_m * config.cluster_m))
     cols = -(-problem.cols // (config.tile_n * config.cluster_n))
     size = config.cluster_m * config.cluster_n
@@ -102,7 +103,7 @@ def predict(config: Config, problem: Problem, machine: Machine = H200) -> Predic
     total = max(mainloop + epilogue + fetch + power, problem.bytes / machine.bandwidth)
     if config.cluster_n > 1 or size > 2:
         total *= _WIDE
-    return Predicted(total * _THROTTLE if total > _LONG else total, mainloop, epilogue, fetch, waves)
+    return Predicted(total * _THROTTLE if total > _LONG else total, mainloop, epilogue, fetch, power, waves)
 
 
 def overflows(config: Config, problem: Problem) -> bool:

@@ -21,6 +21,7 @@ from coda_lang.backend_cutlass.planned import Built, Planned, output_keys
 from coda_lang.backend_cutlass.problem import problem
 from coda_lang.backend_cutlass.recent import Form, Recent
 from coda_lang.backend_cutlass.report import Report, spill_warning
+from coda_lang.backend_cutlass.shapes import form_of, grid_of
 from coda_lang.call import Call, Caller, aliased
 from coda_lang.errors import ArgumentError, did_you_mean
 from coda_lang.interp import DEFAULT_TILE
@@ -307,19 +308,20 @@ def _form(call: Call[Kernel], config: Config | None, tap: bool) -> tuple[Any, ..
 
 
 def _direct(call: Call[Kernel]) -> frozenset[str]:
-    """The tensors that TMA cannot move as they lie, and the vectors along the columns that its rule does not fit.
+    """The tiles that TMA cannot move as they lie, and the vectors read in runs that its rule does not fit.
 
     Operands are left out: a copy of them is made that it can move.
     """
     kernel: Kernel = call.kernel
-    apart = {kernel.product.a, kernel.product.b} if kernel.product is not None else set()
-    apart |= {p.name for p in kernel.params if len(p.dims) == 1 and not _read_in_runs(call, p)}
-    found = {n for n, v in call.tensors.items() if n not in apart and _misfits(v)}
+    operands = {kernel.product.a, kernel.product.b} if kernel.product is not None else set()
+    runs = {p.name for p in kernel.params if len(p.dims) == 1 and _read_in_runs(call, p)}
+    tiles = {n for n, v in call.tensors.items() if len(v.shape) == 2} - operands
+    found = {n for n in runs | tiles if n in call.tensors and _misfits(call.tensors[n])}
     names = frozenset(p.name for p in kernel.params)
     for o in kernel.outputs:
         view = call.out.get(o.name)
         if view is not None:
-            unfit = _misfits(view)
+            unfit = len(view.shape) == 2 and _misfits(view)
         else:
             unfit = False
             if len(o.dims) == 2 and not any(d.tiled for d in o.dims):
@@ -341,13 +343,18 @@ def _extents(call: Call[Kernel]) -> tuple[int, int, int]:
 
 
 def _read_in_runs(call: Call[Kernel], vector: Param) -> bool:
-    """Whether neighbours of a vector are read at once where they are aligned."""
+    """Whether neighbours of a vector are read at once where they are aligned: of floats along all columns."""
     kernel = call.kernel
-    return kernel.kind != "reduce" and vector.dims[0] != kernel.rows and call.binding.dtype(vector).kind == "float"
+    if kernel.kind == "reduce" or call.binding.dtype(vector).kind != "float":
+        return False
+    if any(v.op == "gather" and v.attr == vector.name for v in kernel.values):  # a table
+        return False
+    form = form_of(grid_of(kernel), vector.dims)
+    return form.kind == "row" and form.columns == "kWhole"
 
 
 def _misfits(view: ArrayView) -> bool:
-    return len(view.shape) in (1, 2) and 0 not in view.shape and tensormap.misfit(view) is not None
+    return 0 not in view.shape and tensormap.misfit(view) is not None
 
 
 def _types(dtypes: Mapping[str, DType]) -> tuple[tuple[str, str], ...]:

@@ -53,11 +53,13 @@ def bars(path: Path, rows: Sequence[Row], about: Mapping[str, Any]) -> None:
         width = 0.8 / len(shown)
         low, high = 0.96, 1.1
         for i, (name, label, colour) in enumerate(shown):
+            named: str | None = label  # of the first bar that is drawn
             for place, row in enumerate(reversed(members)):
                 ratio = row.ratio(name)
                 if ratio is not None:
                     at, end = place + 0.4 - width * (i + 0.5), min(ratio, _LIMIT)
-                    ax.barh(at, end - 1, 0.9 * width, left=1, color=colour, label=label if place == 0 else None)
+                    ax.barh(at, end - 1, 0.9 * width, left=1, color=colour, label=named)
+                    named = None
                     text = f"{ratio:.3f}" + (" →" if ratio > _LIMIT else "")
                     ax.text(max(end, 1.0), at, f" {text}", va="center", fontsize=6)
                     low, high = min(low, end), max(high, end)

@@ -178,10 +178,16 @@ def _dry_run(program: Program, options: argparse.Namespace) -> int:
     print(f"{terminal.paint(program.name, 'bold')}  {title(call)}")
     print(terminal.paint("nothing is compiled or run; times are the model's, for a cool H200", "dim"))
     columns = [Column("schedule"), Column("by the model", right=True), Column("mainloop", right=True)]
-    columns += [Column("epilogue", right=True), Column("L2 fetch", right=True), Column("waves", right=True), Column("")]
+    columns += [
+        Column("epilogue", right=True),
+        Column("L2 fetch", right=True),
+        Column("power", right=True),
+        Column("waves", right=True),
+        Column(""),
+    ]
     lines = []
     for config, p in rows:
-        parts = [units.seconds(x) for x in (p.seconds, p.mainloop, p.epilogue, p.fetch)]
+        parts = [units.seconds(x) for x in (p.seconds, p.mainloop, p.epilogue, p.fetch, p.power)]
         lines.append([str(config), *parts, str(p.waves), "the default" if config == default else ""])
     print(f"\n{table(columns, lines)}\n")
     print(_left_out(rejected, len(configs) - len(shown)))

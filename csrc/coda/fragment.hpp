@@ -37,7 +37,7 @@ CUTLASS_DEVICE int first_column(Tile const& tile, int epi_n) {
 }
 template <int W> CUTLASS_DEVICE int width_of(int n) { return W == 2 ? n : W == 1 ? n / 2 : n * 2; }
 
-// Whether all columns of a subtile, or all rows of a 64-row block, are the problem's: the same for all threads, so that what
+// Whether all columns of a subtile, or all rows of a 64-row block, are the problem's: the same for a warp, so that what
 // a ragged edge takes costs one branch elsewhere.
 template <class Config> CUTLASS_DEVICE bool columns_inside(Tile const& tile, int epi_n) {
   return tile.n0 + (epi_n + 1) * Config::kSub <= tile.n;

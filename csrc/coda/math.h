@@ -67,7 +67,7 @@ CUTLASS_DEVICE float log_approx(float x) { return kLn2 * log2_approx(x); }
 CUTLASS_DEVICE float sigmoid(float x) { return reciprocal_approx(1.f + exp2_flush(-kLog2E * x)); }
 
 // e^(−x²)·t·Q(t) with t = 1 / (1 + 3x/8): Q, of degree 8, is fitted to erfcx(x)/t for 0 ≤ x ≤ 10.5 (relative error
-// 1.5e-8). As in `sigmoid`, the exponent's rounding is an absolute error, of x²·2^-23 at most: with every approximation off in
+// 1.5e-8). As in `sigmoid`, the exponent's rounding is an absolute error, of about x²·2^-23: with every approximation off in
 // the same direction 44 ulp for x < 4, and beyond that the value itself is under 2^-25; what is below 2^-126 is 0.
 CUTLASS_DEVICE float erfc(float x) {
   const float a = minimum(fabsf(x), 10.5f);

@@ -10,7 +10,7 @@
 
 namespace coda {
 
-// Does something to each element that lies outside. `whole` says that none does, the same for all threads; the empty statement
+// Does something to each element that lies outside. `whole` says that none does, the same for a warp; the empty statement
 // keeps the compiler from making it a condition of each element.
 template <int N, class Inside, class Do>
 CUTLASS_DEVICE void outside(float (&x)[N], bool whole, Inside const& inside, Do const& act) {

@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -71,6 +72,14 @@ BOTH = """kernel both<M, N, K>(a: bf16[M, K], b: bf16[N, K], r: f32[M], c: bf16[
 }"""
 
 
+MORE = """kernel more<M, N = H * D, K, P>(
+    a: bf16[M, K], b: bf16[N, K], d: f32[D], h: f32[H], t: f32[P], p: i32[M], i: i32[N], r: f32[M],
+) -> (y: f32[M, N], s: f32[M]) {
+    y <- (a @ b.T) * d + h + f32(i)
+    s <- t[p] * r
+}"""
+
+
 def source(**places: tuple[int, int]) -> str:
     """The CUDA of a call whose vectors have these addresses and strides."""
     program = coda.loads(BOTH)["both"]
@@ -96,3 +105,26 @@ def test_a_vector_along_the_columns_is_read_in_runs_where_it_is_aligned() -> Non
 def test_other_vectors_make_no_other_kernel() -> None:
     assert source(r=(4100, 7)) == source()
     assert source(i=(4100, 7)) == source()
+
+
+def test_vectors_of_other_extents_and_outputs_are_taken_as_they_lie() -> None:
+    """Wherever they lie, it is the form that is compiled, loaded and tuned already."""
+    program = coda.loads(MORE)["more"]
+    caller = Caller(program.ir)
+
+    def vector(length: int, dtype: str, pointer: int, stride: int) -> ArrayView:
+        return ArrayView(pointer, (length,), (stride,), dtype, None, None, "numpy")
+
+    def direct(pointer: int, stride: int) -> frozenset[str]:
+        lengths = {"d": 64, "h": 2, "t": 100, "p": 128, "i": 128, "r": 128}
+        arguments: dict[str, Any] = {
+            n: vector(x, "i32" if n in "pi" else "f32", pointer, stride) for n, x in lengths.items()
+        }
+        for name in "ab":
+            arguments[name] = ArrayView(4096, (128, 64), (64, 1), "bf16", None, None, "numpy")
+        out = {"s": vector(128, "f32", pointer + 65536, stride)}
+        call = caller.call(arguments, None, out)
+        gpu = GpuProgram(caller)
+        return gpu.emit(call, gpu.untuned(call)).direct
+
+    assert direct(4096, 1) == direct(4100, 1) == direct(4096, 3) == frozenset()

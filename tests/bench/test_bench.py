@@ -208,6 +208,9 @@ def test_plots(tmp_path: Path) -> None:
     about = {"gpu": "H200", "date": "today"}
     plot.bars(tmp_path / "bars.svg", rows, about)
     assert "<svg" in (tmp_path / "bars.svg").read_text()
+    first_alone = [replace(ROW, quack_ms=0.19), replace(ROW, kernel="rope")]  # the lowest bar has no such time
+    plot.bars(tmp_path / "first.svg", first_alone, about)
+    assert "<!-- QuACK -->" in (tmp_path / "first.svg").read_text()
     with pytest.raises(ValueError, match="no row has a time"):
         plot.bars(tmp_path / "none.svg", rows[2:], about)
     sizes = [replace(ROW, m=m, kernel=k) for m in (16, 128, 4096) for k in ("linear", "rope")]
