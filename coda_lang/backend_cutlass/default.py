@@ -24,7 +24,7 @@ USUAL = Config(128, 128, schedule="pingpong", epilogue_n=32)
 # and with the bytes moved for an element from which on the schedule is worth that all the same, if the mainloop is not
 # SHORT.
 MANY_TILES = (
-    (Config(128, 192, schedule="pingpong", epilogue_n=32, store_stages=1), 29, 8),
+    (Config(128, 192, schedule="pingpong", epilogue_n=32, store_stages=1), 42, 8),
     (Config(128, 256, schedule="cooperative"), 16, inf),
     (Config(128, 256, schedule="cooperative", epilogue_n=32), 16, 4),
 )

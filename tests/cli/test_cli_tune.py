@@ -139,7 +139,7 @@ def test_dry_run(capsys: Out) -> None:
     out = capsys.readouterr().out
     assert out.startswith("linear  M=4096 N=4096 K=4096 T=bf16\nnothing is compiled or run; ")
     title, *rows = rows_of(out)
-    assert title == ["schedule", "by the model", "mainloop", "epilogue", "L2 fetch", "waves"]
+    assert title == ["schedule", "by the model", "mainloop", "epilogue", "L2 fetch", "power", "waves"]
     assert len(rows) == 13
     assert (rows[0][0], rows[0][-1]) == ("128x256,cluster=2x1,cooperative,stages=4", "the default")
     times = [float(row[1].split()[0]) for row in rows[1:]]
