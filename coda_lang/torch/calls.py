@@ -19,7 +19,7 @@ Gradient = Tensor | None
 
 
 def run(file: str, name: str, outputs: Sequence[str], **arguments: Any) -> Result:
-    """Call a program. An argument that is None is not passed, whether the program has it or not."""
+    """Call a program. An argument that is None is not passed, whether the program has it or not; `out` is a call's."""
     program = module(file)[name]
     assert isinstance(program, Program)
     return runner(program, outputs, {k: v for k, v in arguments.items() if v is not None})

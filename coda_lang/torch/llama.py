@@ -229,7 +229,7 @@ def _mlp_gradients(needs: tuple[bool, ...], saved: tuple[Any, ...], dx2: Tensor)
     stream = need_y or need_out or need_x
     dx1 = dnorm = dgate_up = ddown = dz = zdz = act = normed = None
     if stream or need_norm or need_gate_up:
-        dz, zdz, act = swiglu.linear_grad_op(dx2, down, z, width=x1.shape[1], want_y=need_down)
+        dz, zdz, act = swiglu.through_linear(dx2, down, z, width=x1.shape[1], want_y=need_down)
     elif need_down:
         act = swiglu.recomputed(z)
     # What is large is used up as soon as it is there: z, dz and the activation together are most of the peak.

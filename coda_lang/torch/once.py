@@ -58,6 +58,12 @@ class _Refusal(torch.autograd.Function):
         raise RuntimeError(f"coda_lang::{ctx.operation} has no second derivative: its gradient is not differentiable")
 
 
+def graph_is_kept() -> bool:
+    """Whether the graph of the backward pass that runs can be used again; also true where PyTorch does not say."""
+    asked = getattr(torch._C._autograd, "_get_current_graph_task_keep_graph", None)
+    return asked is None or bool(asked())
+
+
 def refuse_forward_mode(name: str, *tensors: Tensor | None) -> None:
     """Raises RuntimeError if one carries a tangent: a custom operation would answer that it has none."""
     if not torch.compiler.is_compiling() and any(t is not None and _tangent(t) is not None for t in tensors):

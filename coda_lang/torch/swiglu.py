@@ -13,6 +13,8 @@ from coda_lang.errors import ArgumentError
 from coda_lang.torch import calls, once
 from coda_lang.torch.calls import Gradient
 
+LARGE = 1 << 26  # bytes of z from which on its memory counts more than the host's time of a call into a given array
+
 
 def linear_swiglu(x: Tensor, weight: Tensor, rstd: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
     """silu(gate)·up of (gate, up) = pairs(rstd·(x @ weight.T) + bias): columns 2j and 2j+1.
@@ -120,8 +122,32 @@ def linear_grad_op(
     With a `width`, also Σ z·dz / width of each row; and y, recomputed for the following layer's weight gradient, if
     asked for.
     """
+    return _linear_grad(dout, weight, z, width, want_y)
+
+
+@linear_grad_op.register_fake
+def _(dout: Tensor, weight: Tensor, z: Tensor, *, width: int | None, want_y: bool) -> tuple[Tensor, Tensor, Tensor]:
+    return z.new_empty(z.shape), *_beside_dz(weight, z, width, want_y)
+
+
+@torch.library.custom_op("coda_lang::linear_swiglu_grad_", mutates_args=("z",))
+def overwriting_grad_op(
+    dout: Tensor, weight: Tensor, z: Tensor, *, width: int | None, want_y: bool
+) -> tuple[Tensor, Tensor]:
+    """`linear_grad_op` that leaves dz in z, and returns the other two."""
+    return _linear_grad(dout, weight, z, width, want_y, out={"dz": z})[1:]
+
+
+@overwriting_grad_op.register_fake
+def _(dout: Tensor, weight: Tensor, z: Tensor, *, width: int | None, want_y: bool) -> tuple[Tensor, Tensor]:
+    return _beside_dz(weight, z, width, want_y)
+
+
+def _linear_grad(
+    dout: Tensor, weight: Tensor, z: Tensor, width: int | None, want_y: bool, **given: Any
+) -> tuple[Tensor, Tensor, Tensor]:
     asked = ["dz", *(["zdz"] if width is not None else []), *(["y"] if want_y else [])]
-    out = calls.run("swiglu_bwd", "swiglu_bwd", asked, a=dout, b=weight, z=z)
+    out = calls.run("swiglu_bwd", "swiglu_bwd", asked, a=dout, b=weight, z=z, **given)
     return (
         out.dz,
         calls.row_sums(out.zdz, width) if width is not None else calls.nothing(z, torch.float32),
@@ -129,13 +155,30 @@ def linear_grad_op(
     )
 
 
-@linear_grad_op.register_fake
-def _(dout: Tensor, weight: Tensor, z: Tensor, *, width: int | None, want_y: bool) -> tuple[Tensor, Tensor, Tensor]:
+def _beside_dz(weight: Tensor, z: Tensor, width: int | None, want_y: bool) -> tuple[Tensor, Tensor]:
     return (
-        z.new_empty(z.shape),
         z.new_empty(z.shape[0] if width is not None else 0, dtype=torch.float32),
         z.new_empty(z.shape[0], weight.shape[1]) if want_y else calls.nothing(z),
     )
+
+
+def through_linear(
+    dout: Tensor, weight: Tensor, z: Tensor, *, width: int | None, want_y: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """`linear_grad_op`, in a backward pass. dz takes the place of a z that is large and that nobody reads again."""
+    if not _may_overwrite(z, dout, weight):
+        found: tuple[Tensor, Tensor, Tensor] = linear_grad_op(dout, weight, z, width=width, want_y=want_y)
+        return found
+    zdz, y = overwriting_grad_op(dout, weight, z, width=width, want_y=want_y)
+    return z, zdz, y
+
+
+def _may_overwrite(z: Tensor, *others: Tensor) -> bool:
+    """Whether the graph that keeps z is used up, and no tracer or transform stands between tensors and their memory."""
+    if type(z) is not Tensor or z.nbytes < LARGE or torch.compiler.is_compiling() or once.graph_is_kept():
+        return False
+    f = torch._C._functorch
+    return not any(f.is_functorch_wrapped_tensor(t) or f.is_legacy_batchedtensor(t) for t in (z, *others))
 
 
 @torch.library.custom_op("coda_lang::swiglu_mlp", mutates_args=())
@@ -191,15 +234,19 @@ def _backward_mlp(ctx: Any, saved: Any, dout: Gradient, *_: Gradient) -> tuple[G
     calls.must_be_kept(ctx, "swiglu_mlp")
     x, gate_up, down, z, _ = saved
     need_x, need_gate_up, need_down = ctx.needs_input_grad
-    dz = y = None
+    dz = y = ddown = None
     if need_x or need_gate_up:
-        dz, _, y = linear_grad_op(dout, down, z, width=None, want_y=need_down)
+        found = through_linear(dout, down, z, width=None, want_y=need_down)
+        dz, y = found[0], found[2]
     elif need_down:
         y = recomputed(z)
+    if need_down and y is not None:
+        ddown = calls.weight_gradient(dout, y)
+    y = None  # it is large, and used up
     return (
         calls.input_gradient(dz, gate_up) if need_x and dz is not None else None,
         calls.weight_gradient(dz, x) if need_gate_up and dz is not None else None,
-        calls.weight_gradient(dout, y) if need_down and y is not None else None,
+        ddown,
     )
 
 

@@ -222,6 +222,20 @@ def test_an_output_over_the_residual(lib: str) -> None:
         linear(**{**given, "c": buffer[1:]}, out={"d": buffer[:300]})
 
 
+@pytest.mark.parametrize(("m", "n", "k"), [(300, 520, 64), (129, 1035, 72), (1000, 2048, 256)])
+def test_a_gradient_over_what_it_is_made_from(lib: str, m: int, n: int, k: int) -> None:
+    """Tiles of double width, read ahead by TMA or not, and written where they were read."""
+    program = load("swiglu_bwd").swiglu_bwd
+    rng = np.random.default_rng(23)
+    host = {"a": whole(rng, m, k), "b": whole(rng, k, n), "z": whole(rng, m, 2 * n)}
+    given = {name: there(x, lib) for name, x in host.items()}
+    want = program(**given, outputs=["dz", "y"])
+    got = program(**given, outputs=["dz", "y"], out={"dz": given["z"]})
+    assert got.dz is given["z"]
+    same(got.dz, here(want.dz), "dz")
+    same(got.y, here(want.y), "y")
+
+
 def test_what_comes_out_is_what_went_in(lib: str) -> None:
     module = pytest.importorskip(lib)
     rng = np.random.default_rng(7)

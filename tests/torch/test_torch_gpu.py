@@ -13,7 +13,7 @@ from torch import Tensor
 
 import coda_lang.torch as ct
 from coda_lang.backend_cutlass import nvrtc
-from coda_lang.torch import programs
+from coda_lang.torch import programs, swiglu
 
 pytestmark = pytest.mark.gpu
 
@@ -42,6 +42,18 @@ def test_as_the_interpreter(name: str) -> None:
         assert (got.shape, got.dtype) == (expected.shape, expected.dtype)
         if expected.numel():
             assert relative(got.cpu(), expected.double()) < 1e-2
+
+
+@pytest.mark.parametrize(("rows", "width"), [(300, 256), (129, 264)])
+def test_the_gradient_of_z_in_its_place(rows: int, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    shapes = (rows, 128), (2 * width, 128), (128, width)
+    found = []
+    for large in (0, 1 << 62):
+        monkeypatch.setattr(swiglu, "LARGE", large)
+        x, gate_up, down = (normal(*s, scale=0.3, seed=i).cuda().requires_grad_() for i, s in enumerate(shapes))
+        y = ct.swiglu_mlp(x, gate_up, down)
+        found.append(torch.autograd.grad(y.float().square().sum(), [x, gate_up, down]))
+    assert all(map(torch.equal, *found))
 
 
 def test_a_step_in_a_cuda_graph() -> None:

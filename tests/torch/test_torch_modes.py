@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -432,25 +431,3 @@ def test_default_chunk() -> None:
         assert rows % 128 == 0
         assert rows * columns * 2 <= cross_entropy.CHUNK_BYTES < (rows + 128) * columns * 2
     assert cross_entropy.default_chunk(1 << 40) == 128
-
-
-def test_the_activation_is_gone_when_the_next_product_begins(monkeypatch: pytest.MonkeyPatch) -> None:
-    """z, its gradient and the activation together are most of a layer's peak memory."""
-    made: list[weakref.ref[Tensor]] = []
-    gone: list[bool] = []
-    fused, following = swiglu.linear_grad_op, residual_rms.linear_grad_op
-
-    def first(*arguments: Any, **options: Any) -> Any:
-        results = fused(*arguments, **options)
-        made.append(weakref.ref(results[2]))
-        return results
-
-    def second(*arguments: Any, **options: Any) -> Any:
-        gone.append(made[-1]() is None)
-        return following(*arguments, **options)
-
-    monkeypatch.setattr(swiglu, "linear_grad_op", first)
-    monkeypatch.setattr(residual_rms, "linear_grad_op", second)
-    y = ct.llama_mlp(*mlp_arguments())
-    y.sum().backward()
-    assert gone == [True]

@@ -1,0 +1,158 @@
+"""What a backward pass holds at once: the activation is gone early, and z's gradient may take z's place."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from oracles import normal
+from test_torch_modes import TABLE, K, M, N, leaf, mlp_arguments, vector
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+import coda_lang.torch as ct
+from coda_lang.torch import residual_rms, swiglu
+from coda_lang.torch.rehearsal import kernels
+
+Made = tuple[Callable[..., Any], Callable[[], list[Tensor]]]
+FUSED: dict[str, Made] = {
+    "swiglu_mlp": (ct.swiglu_mlp, lambda: [leaf(M, K), leaf(2 * N, K, seed=1), leaf(K, N, seed=2)]),
+    "llama_mlp": (ct.llama_mlp, mlp_arguments),
+    "llama_span": (
+        lambda *t: ct.llama_span(*t, *TABLE, 16, head_dim=8)[0], lambda: [*mlp_arguments(), vector(K, 1), leaf(N, K)],
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture
+def overwritten(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
+    """The z that were overwritten; none is too small for it."""
+    found: list[Tensor] = []
+    real = swiglu.overwriting_grad_op
+
+    def noted(dout: Tensor, weight: Tensor, z: Tensor, **options: Any) -> Any:
+        found.append(z)
+        return real(dout, weight, z, **options)
+
+    monkeypatch.setattr(swiglu, "LARGE", 0)
+    monkeypatch.setattr(swiglu, "overwriting_grad_op", noted)
+    return found
+
+
+def gradients(f: Callable[..., Tensor], arguments: list[Tensor], **options: Any) -> list[Tensor]:
+    y = f(*arguments)
+    needed = [t for t in arguments if t.requires_grad]
+    return list(torch.autograd.grad(y, needed, normal(*y.shape, seed=9).to(y.dtype), allow_unused=True, **options))
+
+
+def equal(got: list[Tensor], want: list[Tensor]) -> bool:
+    return all(g is w is None or torch.equal(g, w) for g, w in zip(got, want, strict=True))
+
+
+@pytest.mark.parametrize("name", FUSED)
+def test_the_gradients_are_those_that_leave_z_alone(
+    name: str, overwritten: list[Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    f, made = FUSED[name]
+    found = gradients(f, made())
+    assert len(overwritten) == 1
+    monkeypatch.setattr(swiglu, "LARGE", 1 << 62)
+    assert equal(found, gradients(f, made()))
+    assert len(overwritten) == 1
+
+
+@pytest.mark.parametrize("name", FUSED)
+def test_a_graph_that_is_kept_can_be_used_again(name: str, overwritten: list[Tensor]) -> None:
+    f, made = FUSED[name]
+    arguments = made()
+    y = f(*arguments)
+    needed = [t for t in arguments if t.requires_grad]
+    runs = [
+        list(torch.autograd.grad(y, needed, torch.ones_like(y), retain_graph=kept, allow_unused=True))
+        for kept in (True, True, False)
+    ]
+    assert len(overwritten) == 1
+    assert equal(runs[0], runs[1])
+    assert equal(runs[0], runs[2])
+
+
+def test_what_was_kept_for_a_second_derivative_stays(overwritten: list[Tensor]) -> None:
+    f, made = FUSED["llama_mlp"]
+    gradients(f, made(), create_graph=True)
+    assert not overwritten
+
+
+def test_batched_gradients_and_compiled_ones_leave_z_alone(overwritten: list[Tensor]) -> None:
+    f, made = FUSED["swiglu_mlp"]
+    want = gradients(f, made())
+    overwritten.clear()
+    compiled = torch.compile(f, fullgraph=True, backend="aot_eager")
+    assert equal(gradients(compiled, made()), want)
+    arguments = made()
+    y = f(*arguments)
+    each = torch.stack([torch.ones_like(y), normal(*y.shape, seed=9).to(y.dtype)])
+    batched = torch.autograd.grad(y, arguments, each, is_grads_batched=True)
+    assert equal([g[1] for g in batched], want)
+    assert not overwritten
+
+
+def test_checkpoints_overwrite_what_they_made_again(overwritten: list[Tensor]) -> None:
+    f, made = FUSED["llama_mlp"]
+    want = gradients(f, made())
+    assert equal(gradients(lambda *t: checkpoint(f, *t, use_reentrant=False), made()), want)
+    assert len(overwritten) == 2
+
+
+def test_a_small_z_stays() -> None:
+    """A call into a given array costs the host more than one that makes its own."""
+    f, made = FUSED["llama_mlp"]
+    arguments = made()
+    kept: list[Tensor] = []
+
+    def pack(t: Tensor) -> Tensor:
+        kept.append(t)
+        return t
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+        y = f(*arguments)
+    before = [t.clone() for t in kept]
+    y.sum().backward()
+    assert all(torch.equal(t, was) for t, was in zip(kept, before, strict=True))
+
+
+def test_the_operation_is_sound() -> None:
+    arguments = [normal(M, K), normal(K, N), normal(M, 2 * N)]
+    torch.library.opcheck(swiglu.overwriting_grad_op, arguments, {"width": K, "want_y": True})
+
+
+def test_a_rehearsal_finds_the_same_kernels(overwritten: list[Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
+    f, made = FUSED["llama_mlp"]
+    found = {u.source for u in kernels(lambda: gradients(f, made()))}
+    assert overwritten
+    monkeypatch.setattr(swiglu, "LARGE", 1 << 62)
+    assert found == {u.source for u in kernels(lambda: gradients(f, made()))}
+
+
+def test_the_activation_is_gone_when_the_next_product_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """z, its gradient and the activation together are most of a layer's peak memory."""
+    made: list[weakref.ref[Tensor]] = []
+    gone: list[bool] = []
+    fused, following = swiglu.linear_grad_op, residual_rms.linear_grad_op
+
+    def first(*arguments: Any, **options: Any) -> Any:
+        results = fused(*arguments, **options)
+        made.append(weakref.ref(results[2]))
+        return results
+
+    def second(*arguments: Any, **options: Any) -> Any:
+        gone.append(made[-1]() is None)
+        return following(*arguments, **options)
+
+    monkeypatch.setattr(swiglu, "linear_grad_op", first)
+    monkeypatch.setattr(residual_rms, "linear_grad_op", second)
+    y = ct.llama_mlp(*mlp_arguments())
+    y.sum().backward()
+    assert gone == [True]
