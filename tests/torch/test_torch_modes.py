@@ -78,7 +78,8 @@ OPERATIONS: dict[str, tuple[Any, Callable[[], list[Any]], dict[str, Any]]] = {
         swiglu.linear_grad_op, lambda: [normal(M, K), normal(K, N), normal(M, 2 * N)], {"width": K, "want_y": True},
     ),
     "linear_swiglu_grad_": (
-        swiglu.overwriting_grad_op, lambda: [normal(M, K), normal(K, N), normal(M, 2 * N)], {"width": K, "want_y": True},
+        swiglu.overwriting_grad_op, lambda: [normal(M, K), normal(K, N), normal(M, 2 * N)],
+        {"width": K, "want_y": True},
     ),
     "swiglu_mlp": (swiglu.mlp_op, lambda: [leaf(M, K), leaf(2 * N, K), leaf(K, N)], {"keep": True}),
     "linear_rope": (rope.forward_op, lambda: [leaf(M, K), leaf(N, K), scale(), *TABLE], {"rotated": 16}),
