@@ -314,9 +314,9 @@ def _direct(call: Call[Kernel]) -> frozenset[str]:
     """
     kernel: Kernel = call.kernel
     operands = {kernel.product.a, kernel.product.b} if kernel.product is not None else set()
-    runs = {p.name for p in kernel.params if len(p.dims) == 1 and _read_in_runs(call, p)}
-    tiles = {n for n, v in call.tensors.items() if len(v.shape) == 2} - operands
-    found = {n for n in runs | tiles if n in call.tensors and _misfits(call.tensors[n])}
+    # Nearly all arrays fit, so what their place in the program asks of them is looked at last.
+    unfit_inputs = {n: v for n, v in call.tensors.items() if v.shape and n not in operands and _misfits(v)}
+    found = {n for n, v in unfit_inputs.items() if len(v.shape) == 2 or _read_in_runs(call, kernel.param(n))}
     names = frozenset(p.name for p in kernel.params)
     for o in kernel.outputs:
         view = call.out.get(o.name)

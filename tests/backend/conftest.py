@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import shutil
+import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -285,3 +287,20 @@ def tools() -> toolchain.Toolchain:
         return toolchain.find()
     except BackendError as error:
         pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def host_library(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], ctypes.CDLL]:
+    """C++, compiled for the host and loaded: what the headers do without the GPU's own instructions."""
+    compiler = shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
+    if compiler is None:
+        pytest.skip("no C++ compiler")
+
+    def compiled(text: str) -> ctypes.CDLL:
+        folder = tmp_path_factory.mktemp("host")
+        (folder / "code.cpp").write_text(text)
+        command = [compiler, "-std=c++17", "-O1", "-ffp-contract=off", "-shared", "-fPIC", "code.cpp", "-o", "code.so"]
+        subprocess.run(command, cwd=folder, check=True, capture_output=True)
+        return ctypes.CDLL(str(folder / "code.so"))
+
+    return compiled

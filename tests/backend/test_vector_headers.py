@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import re
-import shutil
-import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -39,17 +38,10 @@ extern "C" void follow(int column, int period, int step, int const* beside, int*
 
 
 @pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    compiler = shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
-    if compiler is None:
-        pytest.skip("no C++ compiler")
+def library(host_library: Callable[[str], ctypes.CDLL]) -> ctypes.CDLL:
     heads = re.search(r"^struct Heads \{.*?^\};", HEADER.read_text(), re.MULTILINE | re.DOTALL)
     assert heads is not None
-    folder = tmp_path_factory.mktemp("heads")
-    (folder / "heads.cpp").write_text(HOST.replace("STEPS", str(STEPS)).replace("HEADS", heads[0]))
-    command = [compiler, "-std=c++17", "-O1", "-shared", "-fPIC", "heads.cpp", "-o", "heads.so"]
-    subprocess.run(command, cwd=folder, check=True, capture_output=True)
-    return ctypes.CDLL(str(folder / "heads.so"))
+    return host_library(HOST.replace("STEPS", str(STEPS)).replace("HEADS", heads[0]))
 
 
 @given(

@@ -8,12 +8,17 @@ from __future__ import annotations
 
 import json
 import statistics
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from scipy.stats import spearmanr
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
+from groups import Spec
 
 import coda_lang as coda
 from coda_lang.backend_cutlass.config import Config
@@ -74,15 +79,9 @@ def kernels() -> dict[str, Kernel]:
 
 def asked(kernel: Kernel, shape: Sequence[int], inputs: Sequence[str], outputs: Sequence[str] | None) -> Problem:
     """What a call of this shape (rows, columns and depth of the product) asks of a schedule."""
-    sizes = {"D": 128, "P": 16384}
-    assert kernel.product is not None
-    for dim, length in zip((kernel.rows, kernel.cols, kernel.product.contracted), shape, strict=True):
-        assert dim is not None
-        assert dim.axis is not None
-        sizes[dim.axis] = int(length / dim.coef)
+    sizes = Spec("", kernel.name, "", *shape).sizes(kernel)
     optional = [p.name for p in kernel.params if p.default is not None and p.name in inputs]
-    known = {a: x for a, x in sizes.items() if a in kernel.axes}
-    call = described_call(kernel, sizes=known, inputs=optional, outputs=outputs)
+    call = described_call(kernel, sizes=sizes, inputs=optional, outputs=outputs)
     return problem(call.binding, footprint(call.kernel, call.binding.dtypes))
 
 
