@@ -17,7 +17,10 @@ from pathlib import Path
 from typing import Any
 
 PROGRAMS = Path(__file__).parents[1] / "programs"
-KERNELS = (("linear", "linear"), ("rmsnorm_swiglu", "rmsnorm_swiglu"), ("residual_rms_bwd", "residual_rms_bwd"))
+KERNELS = (
+    ("linear", "linear"), ("rmsnorm_swiglu", "rmsnorm_swiglu"), ("cross_entropy", "cross_entropy"),
+    ("residual_rms_bwd", "residual_rms_bwd"), ("act_bwd", "gelu_bwd"),
+)  # fmt: skip
 
 
 def cold_and_cached(file: str, kernel: str) -> dict[str, dict[str, Any]]:

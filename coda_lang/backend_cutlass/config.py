@@ -121,14 +121,6 @@ def cost(need: Footprint) -> float:
     return 2 * need.load_bytes + need.store_bytes + need.reduce_bytes / 4
 
 
-def map_schedule(need: Footprint, tile_n: int) -> tuple[int, int]:
-    """Columns at a time and store buffers of a map: large where several blocks still share a multiprocessor."""
-    for columns, stages in ((64, 2), (64, 1)):
-        if need.store_bytes * 64 * columns * stages + need.reduce_bytes * 4 * tile_n <= SHARED_LIMIT / 4:
-            return columns, stages
-    return 32, 1
-
-
 def epilogue_bytes(config: Config, need: Footprint) -> int:
     """Shared memory of the epilogue's nodes."""
     rows = 64 * config.warpgroups

@@ -27,7 +27,6 @@ from coda_lang.backend_cutlass.config import (
     Footprint,
     cost,
     epilogue_bytes,
-    map_schedule,
     rejection,
     shared_bytes,
 )
@@ -37,7 +36,6 @@ from coda_lang.backend_cutlass.emit_reduce import emit_reduce
 from coda_lang.backend_cutlass.functor import Functor, Member, Table, Text, count, note
 from coda_lang.backend_cutlass.naming import identifier, joined
 from coda_lang.backend_cutlass.parameter_fields import Fields, block_text, extent_field, scalar_ctype
-from coda_lang.backend_cutlass.problem import held, is_long, weight
 from coda_lang.backend_cutlass.shapes import Form, form_of, forms, grid_of
 from coda_lang.errors import ArgumentError, BackendError
 from coda_lang.ir.ops import WELFORD_PARTS
@@ -48,6 +46,7 @@ from coda_lang.source import NOWHERE, Span
 TAP = "the accumulator"  # the tensor that it is stored to, if asked for; no name of a program has a space
 ACCUMULATOR = "accumulator"
 MAP_TILE = (64, 128)
+MAP = Config(*MAP_TILE, 1, 1, "pingpong", 2, epilogue_n=32, rolled=1)  # few registers, so that many blocks wait at once
 
 _STATES = {
     "tile_sum": "coda::SumState",
@@ -129,35 +128,22 @@ class _Emitter:
         """The schedule that is asked for, or the kernel's own."""
         kernel = self.kernel
         if kernel.product is None:
-            return self._of_a_map()
+            return MAP
         chosen = config if config is not None else for_kernel(kernel, self.dtypes, self.need)
         reason = rejection(chosen, self.need)
         if reason is not None:
             raise BackendError(f"{kernel.name}: the configuration {chosen} does not fit: {reason}")
         return chosen
 
-    def _of_a_map(self) -> Config:
-        columns, stages = map_schedule(self.need, MAP_TILE[1])
-        long = is_long(weight(self.kernel), held(self.kernel, self.dtypes))
-        columns = 32 if long else columns
-        return Config(*MAP_TILE, 1, 1, "pingpong", 2, epilogue_n=columns, store_stages=stages, rolled=int(long))
-
     # -- tensors -----------------------------------------------------------------------------------------------------
 
     def _dtype(self, target: Param | Output) -> DType:
         return dtype_of(target, self.dtypes)
 
-    def _uses_tma(self, key: str, dtype: DType, form: Form, load: bool) -> bool:
-        """Tiles of floats that are aligned and lie along the whole tile; maps have no producer warp to load by."""
-        if (
-            key in self.direct
-            or key in self.spilled
-            or form.kind != "tile"
-            or form.columns != "kWhole"
-            or dtype.kind != "float"
-        ):
-            return False
-        return not (load and self.kernel.product is None)
+    def _uses_tma(self, key: str, dtype: DType, form: Form) -> bool:
+        """Tiles of floats that are aligned and lie along the whole tile; a map's threads move 16 bytes at a time."""
+        apart = self.kernel.product is None or key in self.direct or key in self.spilled
+        return not apart and form.kind == "tile" and form.columns == "kWhole" and dtype.kind == "float"
 
     def _pairs(self, key: str, dtype: DType, form: Form) -> str:
         aligned = key not in self.direct and dtype.kind == "float" and form.columns == "kWhole"
@@ -181,11 +167,11 @@ class _Emitter:
         loaded: list[tuple[float, str]] = []
         for _, param in self._loads():
             form, dtype = form_of(self.grid, param.dims), self._dtype(param)
-            if self._uses_tma(param.name, dtype, form, True):
+            if self._uses_tma(param.name, dtype, form):
                 loaded.append((dtype.bits * form.width, param.name))
         for store, target, key in self._written():
             form, dtype = form_of(self.grid, target.dims), self._dtype(target)
-            if self.kernel.values[store.value].op not in _STATES and self._uses_tma(key, dtype, form, False):
+            if self.kernel.values[store.value].op not in _STATES and self._uses_tma(key, dtype, form):
                 (loaded if store.accumulate else stored).append((dtype.bits * form.width, key))
         first = loaded if cost(replace(self.need, store_bytes=0)) > BUDGET else stored
         candidates = first or loaded or stored
@@ -195,7 +181,7 @@ class _Emitter:
         loads = stores = reduces = 0.0
         for _, param in self._loads():
             form, dtype = form_of(self.grid, param.dims), self._dtype(param)
-            if self._uses_tma(param.name, dtype, form, True):
+            if self._uses_tma(param.name, dtype, form):
                 loads += form.width / 2 * dtype.bits / 8
         for store, target, key in self._written():
             value, dtype = self.kernel.values[store.value], self._dtype(target)
@@ -204,9 +190,9 @@ class _Emitter:
                     reduces += self.forms[value.args[0]].width / 2 * _STATE_BYTES.get(value.op, 4)
                 continue
             form = form_of(self.grid, target.dims)
-            if store.accumulate and self._uses_tma(key, dtype, form, True):
+            if store.accumulate and self._uses_tma(key, dtype, form):
                 loads += form.width / 2 * dtype.bits / 8
-            if self._uses_tma(key, dtype, form, False):
+            if self._uses_tma(key, dtype, form):
                 stores += form.width / 2 * dtype.bits / 8
         if self.tap:
             stores += 4
@@ -257,6 +243,12 @@ class _Emitter:
     def _sub(self) -> int:
         return self.config.epilogue_n
 
+    @property
+    def _run(self) -> int:
+        """How many blocks of columns lie side by side in a thread; more than one would be parted by a head's end."""
+        mapped = self.kernel.product is None and all(v.op != "segment_sum" for v in self.kernel.values)
+        return 4 if mapped else 1
+
     def _load_node(self, key: str, param: Param, span: Span) -> Node:
         name = joined("Load", key)
         dtype, form = self._dtype(param), form_of(self.grid, param.dims)
@@ -272,7 +264,7 @@ class _Emitter:
                 params = f"{{{self._pointer(key, dtype, True)}, {self._stride(key, 0)}, {self._period(form)}}}"
                 kind = f"coda::Row<Shape, {t}, {w}, {columns}, {self._pairs(key, dtype, form)}>"
                 return Node(name, kind, params, span, fragment)
-        if self._uses_tma(key, dtype, form, True):
+        if self._uses_tma(key, dtype, form):
             return Node(
                 name, f"coda::TileLoad<Shape, {t}, {w}>", f"{{{self._map(key, dtype, form, 64)}}}", span, fragment
             )
@@ -312,7 +304,7 @@ class _Emitter:
             case "row":
                 params = f"{{{self._pointer(key, dtype, False)}, {self._stride(key, 0)}, {self._period(form)}}}"
                 return Node(name, f"coda::RowStore<Shape, {t}, {w}, {columns}, {member}>", params, store.span)
-        if self._uses_tma(key, dtype, form, False):
+        if self._uses_tma(key, dtype, form):
             params = f"{{{self._map(key, dtype, form, 16)}}}"
             return Node(name, f"coda::TileStore<Shape, {t}, {w}, {member}>", params, store.span)
         params = self._place(key, dtype, form, False)
@@ -448,7 +440,7 @@ class _Emitter:
                 lengths[value.attr] = self.block.add(extent_field(value.attr), "int64_t", Extent(value.attr))
             elif value.op == "gather":
                 self._table(str(value.attr), tables)
-        return Functor(self.kernel, self.forms, inputs, scalars, lengths, tables)
+        return Functor(self.kernel, self.forms, inputs, scalars, lengths, tables, self._run)
 
     def _table(self, name: str, tables: dict[str, Table]) -> None:
         param = self.kernel.param(name)
@@ -529,7 +521,7 @@ class _Emitter:
         else:
             text.add(f"  static constexpr int kTileM = {c.tile_m}, kTileN = {c.tile_n};")
         loads = round(self.need.load_bytes * self._sub * 64 * c.warpgroups)
-        text.add(f"  static constexpr int kWarpgroups = {c.warpgroups}, kSub = {self._sub};")
+        text.add(f"  static constexpr int kWarpgroups = {c.warpgroups}, kSub = {self._sub}, kRun = {self._run};")
         store_stages = c.store_stages if self.need.store_bytes else 0
         text.add(
             f"  static constexpr int kLoadStages = {c.load_stages}, kLoadBytes = {loads};\n"

@@ -89,6 +89,7 @@ class Functor:
 
     `inputs` maps a value (a load or the accumulator) to the name of the fragment that brings it; `scalars` and
     `lengths` a host scalar's name and an extent to the expression of their field; `tables` are gathered from.
+    `run` is how many blocks of columns lie side by side in a thread: `kRun` of its schedule.
     """
 
     def __init__(
@@ -99,9 +100,10 @@ class Functor:
         scalars: dict[str, str],
         lengths: dict[Dim, str],
         tables: dict[str, Table],
+        run: int,
     ) -> None:
         self.kernel, self.forms, self.inputs = kernel, forms, inputs
-        self.scalars, self.lengths, self.tables = scalars, lengths, tables
+        self.scalars, self.lengths, self.tables, self.run = scalars, lengths, tables, run
         self.olds: dict[int, tuple[str, Form]] = {}  # what `+<-` adds to: a number below 0 -> its fragment
         self.lasting: list[str] = []  # declarations of what lasts from one subtile of a row of them to the next
 
@@ -141,9 +143,9 @@ class Functor:
             case "row":
                 return "int64_t(first_row + 8 * h)"
             case "col":
-                return f"int64_t(column2 + {c})"
+                return f"int64_t(column2 + {self._along(2, c)})"
             case "onehot":
-                return f"column2 + {c} == {self._narrowed(args[0])} ? 1.0f : 0.0f"
+                return f"column2 + {self._along(2, c)} == {self._narrowed(args[0])} ? 1.0f : 0.0f"
             case "even" | "odd":
                 wide = self.forms[args[0]].width
                 return self.element(args[0], wide, 2 * c + (value.op == "odd")) if wide else self.element(args[0], 0, 0)
@@ -162,13 +164,26 @@ class Functor:
         if table.columns == 1:
             return f"{self._table_row(index)}[0]"
         row = f"t{index}[h]" if self.forms[value.args[0]].rows else f"t{index}"
+        width = table.form.width
+        along = self._along(width, c)
+        if self._in_runs(index):
+            return f"{row}.value[{along}]"
         walk = _walk_name(self.forms[index])
         inner = table.form.columns == "kInner"
-        at = f"column{table.form.width} + {c}" if walk is None else f"{walk}.{'column' if inner else 'head'}_of({c})"
+        at = f"column{width} + {along}" if walk is None else f"{walk}.{'column' if inner else 'head'}_of({along})"
         if table.strides[1] != "1":
             at = f"{table.strides[1]} * {at if walk is not None else f'({at})'}"
-        guard = f"column{table.form.width} + {c} < end{table.form.width} ? " if table.guarded else ""
+        guard = f"column{width} + {along} < end{width} ? " if table.guarded else ""
         return f"{guard}{row}[{at}] : 0.0f" if guard else f"{row}[{at}]"
+
+    def _along(self, width: int, c: int) -> str:
+        """Element c of block k, from the first column of the run of blocks that k is in."""
+        return str(c) if self.run == 1 else f"k % {self.run} * {width} + {c}"
+
+    def _in_runs(self, index: int) -> bool:
+        """Whether a gather reads what lies side by side in a thread at once."""
+        table = self.tables[str(self.kernel.values[index].attr)]
+        return self.run > 1 and table.form.columns == "kInner" and table.strides[1] == "1"
 
     def _table_row(self, index: int) -> str:
         """The row that a gather reads."""
@@ -176,6 +191,15 @@ class Functor:
         table = self.tables[str(value.attr)]
         row = self.element(value.args[0], 0, 0)
         return f"coda::TableRow<{table.element}>({table.data}, {table.strides[0]}, {table.rows}, {row})"
+
+    def _table_cursor(self, index: int) -> tuple[str, str]:
+        """What stands for the row of a gather in the loop over columns: its type, and how it begins."""
+        table = self.tables[str(self.kernel.values[index].attr)]
+        row = self._table_row(index)
+        if not self._in_runs(index):
+            return f"coda::TableRow<{table.element}>", row
+        kind = f"coda::TableRun<{table.element}, {self.run * table.form.width}>"
+        return kind, f"{kind}({row}, {table.strides[0]}, {self._period(table.form)})"
 
     # -- text ------------------------------------------------------------------------------------------------------
 
@@ -209,9 +233,10 @@ class Functor:
             if value.op != "gather" or self.tables[str(value.attr)].columns == 1:
                 continue
             rows = self.forms[value.args[0]].rows
-            self.lasting.append(f"coda::TableRow<{self.tables[str(value.attr)].element}> t{i}{'[2]' if rows else ''};")
+            kind, start = self._table_cursor(i)
+            self.lasting.append(f"{kind} t{i}{'[2]' if rows else ''};")
             each = f"CODA_UNROLL for (int h = 0; h < 2; ++h) t{i}[h]" if rows else f"t{i}"
-            text.add(f"if (epi_n == 0) {each} = {self._table_row(i)};{self._note(i)}", self._span(i))
+            text.add(f"if (epi_n == 0) {each} = {start};{self._note(i)}", self._span(i))
         for m in members:
             if m.form.kind == "scalar":
                 text.add(f"out[0].{m.name}[0] = {self._stored(m, 0)};", self._member_span(m))
@@ -225,6 +250,11 @@ class Functor:
 
     def _blocks(self, text: Text, by_kind: dict[str, list[int]], members: list[Member]) -> None:
         text.add("CODA_UNROLL for (int k = 0; k < kBlocks; ++k) {")
+        for i in (*by_kind["row"], *by_kind["tile"]):
+            if self.kernel.values[i].op == "gather" and self._in_runs(i):
+                rows = self.forms[self.kernel.values[i].args[0]].rows
+                each = f"CODA_UNROLL for (int h = 0; h < 2; ++h) t{i}[h]" if rows else f"t{i}"
+                text.add(f"  if (k % {self.run} == 0) {each}.read({_walk_name(self.forms[i])});", self._span(i))
         for i in by_kind["row"]:
             self._elements(text, i, "  ")
         for m in members:
@@ -245,10 +275,11 @@ class Functor:
                         f"    out[0].{m.name}[(k * 2 + h) * {w} + {c}] = {self._stored(m, c)};", self._member_span(m)
                     )
             text.add("  }")
+        last = "" if self.run == 1 else f"if (k % {self.run} == {self.run - 1}) "
         for width, name in self._walks:
-            text.add(f"  {name}.advance({4 * width});")
+            text.add(f"  {last}{name}.advance({4 * self.run * width});")
         for width in self._columns:
-            text.add(f"  column{width} += {4 * width};")
+            text.add(f"  {last}column{width} += {4 * self.run * width};")
         text.add("}")
 
     def _elements(self, text: Text, index: int, indent: str) -> None:

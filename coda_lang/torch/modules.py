@@ -108,8 +108,9 @@ class LlamaBlock(nn.Module):
 
     def attention(self, qkv: Tensor) -> Tensor:
         """[B, T, (heads + 2·kv_heads)·D], already turned → [B, T, heads·D]."""
-        parts = qkv.view(*qkv.shape[:2], -1, self.head_dim).transpose(1, 2)
-        q, k, v = torch.split(parts, [self.heads, self.kv_heads, self.kv_heads], 1)
+        parts = qkv.view(*qkv.shape[:2], -1, self.head_dim)
+        # Split before the transposition, so that the gradients are joined as qkv lies, in one copy.
+        q, k, v = (x.transpose(1, 2) for x in torch.split(parts, [self.heads, self.kv_heads, self.kv_heads], 2))
         grouped = self.heads != self.kv_heads
         y = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=grouped)
         return y.transpose(1, 2).flatten(2)

@@ -12,8 +12,7 @@ from torch import Tensor
 from coda_lang.errors import ArgumentError
 from coda_lang.torch import calls, once
 from coda_lang.torch.calls import Gradient
-
-LARGE = 1 << 26  # bytes of z from which on its memory counts more than the host's time of a call into a given array
+from coda_lang.torch.overwrite import may_overwrite
 
 
 def linear_swiglu(x: Tensor, weight: Tensor, rstd: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
@@ -166,19 +165,11 @@ def through_linear(
     dout: Tensor, weight: Tensor, z: Tensor, *, width: int | None, want_y: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     """`linear_grad_op`, in a backward pass. dz takes the place of a z that is large and that nobody reads again."""
-    if not _may_overwrite(z, dout, weight):
+    if not may_overwrite(z, dout, weight):
         found: tuple[Tensor, Tensor, Tensor] = linear_grad_op(dout, weight, z, width=width, want_y=want_y)
         return found
     zdz, y = overwriting_grad_op(dout, weight, z, width=width, want_y=want_y)
     return z, zdz, y
-
-
-def _may_overwrite(z: Tensor, *others: Tensor) -> bool:
-    """Whether the graph that keeps z is used up, and no tracer or transform stands between tensors and their memory."""
-    if type(z) is not Tensor or z.nbytes < LARGE or torch.compiler.is_compiling() or once.graph_is_kept():
-        return False
-    f = torch._C._functorch
-    return not any(f.is_functorch_wrapped_tensor(t) or f.is_legacy_batchedtensor(t) for t in (z, *others))
 
 
 @torch.library.custom_op("coda_lang::swiglu_mlp", mutates_args=())

@@ -6,6 +6,9 @@
 // a pair (2j, 2j + 1) never leaves its thread. A value of half or double width has 1 or 4 columns there.
 // A fragment of width W ∈ {1, 2, 4} lists them as [block of 8 accumulator columns][row, row + 8][W columns].
 //
+// Without a product no wgmma says which columns are whose. There `kRun` is 4, and of every 32 columns a thread has the eight
+// from 8·(t%4) on, its runs of four blocks side by side: 16 bytes of a row at once. With a product `kRun` is 1.
+//
 // A value that does not vary along a row or a column is not spread: a scalar is Values<T, 1>, a column vector [2], a
 // row vector [blocks][W]. The generated compute node indexes each as it is.
 #include "cutlass/epilogue/fusion/sm90_visitor_tma_warpspecialized.hpp"
@@ -30,10 +33,18 @@ struct Tile {
 
 template <class Config> constexpr int kBlocks = Config::kSub / 8;  // of 8 accumulator columns in a subtile
 
-// The thread's first column of a value of width W in a subtile; its column i is first + 4·W·(i / W) + i % W.
+// The thread's first column of a value of width W in a subtile; its column i is first + offset(i), and from that of block k
+// to that of the next it is step(k).
 template <class Config, int W>
 CUTLASS_DEVICE int first_column(Tile const& tile, int epi_n) {
-  return (tile.n0 + epi_n * Config::kSub) / 2 * W + tile.quad() * W;
+  return (tile.n0 + epi_n * Config::kSub) / 2 * W + tile.quad() * (Config::kRun * W);
+}
+template <class Config, int W> CUTLASS_HOST_DEVICE constexpr int offset(int i) {
+  constexpr int kOwn = Config::kRun * W;
+  return i / kOwn * (4 * kOwn) + i % kOwn;
+}
+template <class Config, int W> CUTLASS_HOST_DEVICE constexpr int step(int k) {
+  return offset<Config, W>((k + 1) * W) - offset<Config, W>(k * W);
 }
 template <int W> CUTLASS_DEVICE int width_of(int n) { return W == 2 ? n : W == 1 ? n / 2 : n * 2; }
 

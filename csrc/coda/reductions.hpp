@@ -157,7 +157,7 @@ struct RowReduceCallbacks : Callbacks {
       CUTLASS_PRAGMA_UNROLL
       for (int i = 0; i < kBlocks<Config> * W; ++i) values[i] = x[(i / W * 2 + h) * W + i % W];
       state[h].absorb(values, columns_inside<Config>(tile, epi_n),
-                      [&](int i) { return first + i / W * 4 * W + i % W < end; });
+                      [&](int i) { return first + offset<Config, W>(i) < end; });
     }
     if (epi_n == Config::kTileN / Config::kSub - 1) finish(epi_m);
     return 0;
@@ -201,7 +201,7 @@ struct ColumnReduceCallbacks : Callbacks {
     share<kOwn, 16>(state, from);
     CUTLASS_PRAGMA_UNROLL
     for (int i = 0; i < kLeft; ++i) {
-      const int own = from + i, column = epi_n * (Config::kSub / 2 * W) + own / W * 4 * W + tile.quad() * W + own % W;
+      const int column = first_column<Config, W>(tile, epi_n) - tile.n0 / 2 * W + offset<Config, W>(from + i);
       State& at = shared->partial[tile.thread / 32][column];
       if (epi_m < Config::kWarpgroups) at = state[i];
       else at.merge(state[i]);  // the next 64 rows of the same warp
@@ -240,7 +240,7 @@ struct ColumnReduceCallbacks : Callbacks {
 template <class Config, class State, class T, int W, int kParts, bool kAdd, auto kMember>
 using ColumnReduce = Leaf<ColumnReduceCallbacks<Config, State, T, W, kParts, kAdd, kMember>>;
 
-// f32[M, H]: Σ over each run of D columns. D is a multiple of a block's columns and divides the tile's.
+// f32[M, H]: Σ over each run of D columns. D is a multiple of a block's columns and divides the tile's; a block is in one.
 template <class Config, class T, int W, bool kAdd, auto kMember>
 struct SegmentCallbacks : Callbacks {
   struct Params { T* data; int64_t row_stride, column_stride; int period; };
@@ -248,6 +248,7 @@ struct SegmentCallbacks : Callbacks {
   Tile tile;
   float sum[2];
   int filled, head;
+  static_assert(Config::kRun == 1);
   CUTLASS_DEVICE SegmentCallbacks(Params const& p, None*, Tile const& t) : params(p), tile(t) {}
   template <class E>
   CUTLASS_DEVICE int visit(cutlass::Array<E, 1> const& in, int, int epi_m, int epi_n) {
@@ -308,12 +309,13 @@ struct PickCallbacks : Callbacks {
         if (tile.col == 0 && epi_n == 0 && tile.quad() == 0) put<T, kAdd>(params.data + r * params.stride, ignored ? 0.f : nan());
         continue;
       }
-      // Blocks of 4·W columns: is the index in one of this subtile's, and in this lane's run of it?
+      // Is the index in this subtile, and in one of this lane's runs?
+      constexpr int kOwn = Config::kRun * W;
       const int64_t at = wanted - first;
-      if (at < 0 || at >= kBlocks<Config> * 4 * W || at % (4 * W) >= W) continue;
+      if (at < 0 || at >= kBlocks<Config> * 4 * W || at % (4 * kOwn) >= kOwn) continue;
       CUTLASS_PRAGMA_UNROLL
       for (int i = 0; i < kBlocks<Config> * W; ++i)
-        if (int(at) == i / W * 4 * W + i % W) put<T, kAdd>(params.data + r * params.stride, x[(i / W * 2 + h) * W + i % W]);
+        if (int(at) == offset<Config, W>(i)) put<T, kAdd>(params.data + r * params.stride, x[(i / W * 2 + h) * W + i % W]);
     }
     return 0;
   }

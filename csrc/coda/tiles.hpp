@@ -114,7 +114,7 @@ struct TileCallbacks : Callbacks {
 };
 template <class Config, class T, int W> using TileLoad = Leaf<TileCallbacks<Config, T, W>>;
 
-// Any strides and any alignment, unless kPairs says that a run of W elements is aligned. Also [M, D] and [M, H].
+// Any strides and any alignment, unless kPairs says that what lies side by side in a thread is aligned. Also [M, D] and [M, H].
 template <class Config, class T, int W, Columns kMap, bool kPairs>
 struct DirectTileCallbacks : Callbacks {
   struct Params { T const* data; int64_t row_stride, column_stride; int period; };
@@ -123,6 +123,9 @@ struct DirectTileCallbacks : Callbacks {
   Values<Wide<T>, kBlocks<Config> * 2 * W> value;
   CUTLASS_DEVICE DirectTileCallbacks(Params const& p, None*, Tile const& t) : params(p), tile(t) {}
   CUTLASS_DEVICE void begin_loop(int epi_m, int epi_n) {
+    if constexpr (kPairs) {
+      if (columns_inside<Config>(tile, epi_n)) return whole(epi_m, epi_n);
+    }
     Walk<Config, W, kMap> walk(tile, epi_n, params.period);
     const int end = width_of<W>(tile.n);
     CUTLASS_PRAGMA_UNROLL
@@ -130,21 +133,25 @@ struct DirectTileCallbacks : Callbacks {
       if (i && !(i & 1)) walk.next();
       const int r = tile.first_row(epi_m) + 8 * (i & 1), n = walk.column(0);
       T const* at = params.data + r * params.row_stride;
-      if constexpr (kPairs && kMap == Columns::kWhole) {
-        Run<T, W> run = {};
-        if (r < tile.m && n + W <= end) run = *reinterpret_cast<Run<T, W> const*>(at + n);
-        else if (r < tile.m) {
-          CUTLASS_PRAGMA_UNROLL
-          for (int c = 0; c < W - 1; ++c) if (n + c < end) run.v[c] = at[n + c];
-        }
+      CUTLASS_PRAGMA_UNROLL
+      for (int c = 0; c < W; ++c) {
+        const bool inside = r < tile.m && n + c < end;
+        value[i * W + c] = inside ? Format<T>::widen(at[walk.mapped(c) * params.column_stride]) : Wide<T>(0);
+      }
+    }
+  }
+  CUTLASS_DEVICE void whole(int epi_m, int epi_n) {
+    constexpr int kOwn = Config::kRun * W;
+    CUTLASS_PRAGMA_UNROLL
+    for (int h = 0; h < 2; ++h) {
+      const int r = tile.first_row(epi_m) + 8 * h;
+      T const* at = params.data + r * params.row_stride + first_column<Config, W>(tile, epi_n);
+      CUTLASS_PRAGMA_UNROLL
+      for (int j = 0; j < kBlocks<Config> * W; j += kOwn) {
+        T run[kOwn] = {};
+        if (r < tile.m) read_run<kOwn>(run, at + offset<Config, W>(j));
         CUTLASS_PRAGMA_UNROLL
-        for (int c = 0; c < W; ++c) value[i * W + c] = Format<T>::widen(run.v[c]);
-      } else {
-        CUTLASS_PRAGMA_UNROLL
-        for (int c = 0; c < W; ++c) {
-          const bool inside = r < tile.m && n + c < end;
-          value[i * W + c] = inside ? Format<T>::widen(at[walk.mapped(c) * params.column_stride]) : Wide<T>(0);
-        }
+        for (int i = 0; i < kOwn; ++i) value[((j + i) / W * 2 + h) * W + i % W] = Format<T>::widen(run[i]);
       }
     }
   }
@@ -237,6 +244,9 @@ struct DirectStoreCallbacks : Callbacks {
   template <class E>
   CUTLASS_DEVICE int visit(cutlass::Array<E, 1> const& in, int, int epi_m, int epi_n) {
     auto const& x = in[0].*kMember;
+    if constexpr (kPairs) {
+      if (columns_inside<Config>(tile, epi_n)) return whole(x, epi_m, epi_n);
+    }
     Walk<Config, W, kMap> walk(tile, epi_n, params.period);
     const int end = width_of<W>(tile.n);
     CUTLASS_PRAGMA_UNROLL
@@ -245,20 +255,32 @@ struct DirectStoreCallbacks : Callbacks {
       const int r = tile.first_row(epi_m) + 8 * (i & 1), n = walk.column(0);
       if (r >= tile.m || n >= end) continue;
       T* at = params.data + r * params.row_stride;
-      if constexpr (kPairs && kMap == Columns::kWhole) {
-        Run<T, W> run;
-        CUTLASS_PRAGMA_UNROLL
-        for (int c = 0; c < W; ++c) run.v[c] = Format<T>::narrow(x[i * W + c]);
-        if (n + W <= end) *reinterpret_cast<Run<T, W>*>(at + n) = run;
+      CUTLASS_PRAGMA_UNROLL
+      for (int c = 0; c < W; ++c) {
+        if (n + c < end && walk.writes(c)) at[walk.mapped(c) * params.column_stride] = Format<T>::narrow(x[i * W + c]);
+      }
+    }
+    return 0;
+  }
+  template <class X>
+  CUTLASS_DEVICE int whole(X const& x, int epi_m, int epi_n) {
+    constexpr int kOwn = Config::kRun * W;
+    CUTLASS_PRAGMA_UNROLL
+    for (int h = 0; h < 2; ++h) {
+      const int r = tile.first_row(epi_m) + 8 * h;
+      if (r >= tile.m) continue;
+      T* at = params.data + r * params.row_stride + first_column<Config, W>(tile, epi_n);
+      CUTLASS_PRAGMA_UNROLL
+      for (int j = 0; j < kBlocks<Config> * W; j += kOwn) {
+        auto const element = [&](int i) { return x[((j + i) / W * 2 + h) * W + i % W]; };
+        alignas(8) T run[kOwn];
+        if constexpr (kOwn == 1) run[0] = Format<T>::narrow(element(0));
         else {
           CUTLASS_PRAGMA_UNROLL
-          for (int c = 0; c < W - 1; ++c) if (n + c < end) at[n + c] = run.v[c];
+          for (int i = 0; i < kOwn; i += 2)
+            reinterpret_cast<typename Format<T>::Pair*>(run)[i / 2] = Format<T>::narrow2(element(i), element(i + 1));
         }
-      } else {
-        CUTLASS_PRAGMA_UNROLL
-        for (int c = 0; c < W; ++c) {
-          if (n + c < end && walk.writes(c)) at[walk.mapped(c) * params.column_stride] = Format<T>::narrow(x[i * W + c]);
-        }
+        write_run<kOwn>(at + offset<Config, W>(j), run);
       }
     }
     return 0;

@@ -36,7 +36,7 @@ struct Heads {
 // The columns of a thread in a subtile, one run of W in each block, mapped into a tensor.
 template <class Config, int W, Columns kMap>
 struct Walk {
-  int first;
+  int first, block = 0;
   Heads heads;
   CUTLASS_DEVICE Walk(Tile const& tile, int epi_n, int period)
       : first(first_column<Config, W>(tile, epi_n)), heads(kMap == Columns::kWhole ? 0 : first, kMap == Columns::kWhole ? 1 : period) {}
@@ -49,8 +49,9 @@ struct Walk {
     return kMap == Columns::kWhole || (kMap == Columns::kInner ? heads.head_of(c) == 0 : heads.column_of(c) == 0);
   }
   CUTLASS_DEVICE void next() {
-    first += 4 * W;
-    if (kMap != Columns::kWhole) heads.advance(4 * W);
+    const int columns = step<Config, W>(block++);
+    first += columns;
+    if (kMap != Columns::kWhole) heads.advance(columns);
   }
 };
 
@@ -100,7 +101,7 @@ struct RowCallbacks : Callbacks {
       auto const* runs = reinterpret_cast<Run<T, W> const*>(params.data + walk.first);
       CUTLASS_PRAGMA_UNROLL
       for (int k = 0; k < kBlocks<Config>; ++k) {
-        const Run<T, W> run = runs[4 * k];
+        const Run<T, W> run = runs[offset<Config, W>(k * W) / W];
         CUTLASS_PRAGMA_UNROLL
         for (int c = 0; c < W; ++c) value[k * W + c] = Format<T>::widen(run.v[c]);
       }
@@ -186,6 +187,29 @@ struct TableRow {
     T const* row = reinterpret_cast<T const*>(reinterpret_cast<char const*>(table) + bytes);
     return inside ? Format<T>::widen(row[offset]) : nan();
   }
+};
+
+// N neighbours in a row of a table whose rows have `period` columns.
+template <class T, int N>
+struct TableRun {
+  TableRow<T> row;
+  bool aligned;  // whether a run that begins at a multiple of N can be read at once
+  Values<float, N> value;
+  CUTLASS_DEVICE TableRun() {}
+  CUTLASS_DEVICE TableRun(TableRow<T> const& r, int64_t stride, int period)
+      : row(r), aligned(period % N == 0 && stride * int64_t(sizeof(T)) % kBytes == 0 && uint64_t(r.table) % kBytes == 0) {}
+  CUTLASS_DEVICE void read(Heads const& heads) {
+    if (aligned && row.inside) {
+      T found[N];
+      read_run<N>(found, reinterpret_cast<T const*>(reinterpret_cast<char const*>(row.table) + row.bytes) + heads.at);
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < N; ++i) value[i] = Format<T>::widen(found[i]);
+    } else {
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < N; ++i) value[i] = row[heads.column_of(i)];
+    }
+  }
+  static constexpr int kBytes = N * int(sizeof(T)) < 16 ? N * int(sizeof(T)) : 16;
 };
 
 }  // namespace coda

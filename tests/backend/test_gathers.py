@@ -16,7 +16,7 @@ from coda_lang.ir.passes import specialise
 from coda_lang.ir.program import Kernel
 
 TEXT = """
-map f<M, N = H * D, P>(x: f32[M, N], i: i64[M], t: f32[P, {columns}]) -> (y: f32[M, N], z: f32[M, N/2]) {{
+{head}, i: i64[M], t: f32[P, {columns}]) -> (y: f32[M, N], z: f32[M, N/2]) {{
     {pairs}
     y <- x {use}
     u, v = pairs(x)
@@ -24,10 +24,16 @@ map f<M, N = H * D, P>(x: f32[M, N], i: i64[M], t: f32[P, {columns}]) -> (y: f32
 }}
 """
 
+KERNEL = ("kernel f<M, N = H * D, K, P>(a: bf16[M, K], b: bf16[N, K]", "x = a @ b.T\n    ")
+MAP = ("map f<M, N = H * D, P>(x: f32[M, N]", "")
 
-def emitted(columns: str, use: str = "", half: str = "", direct: bool = False) -> Emitted:
-    pairs = "p, q = pairs(t[i, ...])" if columns == "2*N" else ""
-    kernel = coda.loads(TEXT.format(columns=columns, use=use, half=half, pairs=pairs))["f"].ir
+
+def emitted(
+    columns: str, use: str = "", half: str = "", direct: bool = False, kind: tuple[str, str] = KERNEL
+) -> Emitted:
+    head, product = kind
+    pairs = product + "p, q = pairs(t[i, ...])" * (columns == "2*N")
+    kernel = coda.loads(TEXT.format(head=head, columns=columns, use=use, half=half, pairs=pairs))["f"].ir
     assert isinstance(kernel, Kernel)
     whole = specialise(kernel, frozenset(p.name for p in kernel.params), frozenset("yz"))
     return emit(whole, {}, direct=frozenset("t") if direct else frozenset())
@@ -61,6 +67,21 @@ def test_whole_rows_are_read_inside_the_problem_only(columns: str, use: str, hal
 
 def test_columns_within_a_head_need_no_condition() -> None:
     assert reads(emitted("D", "* t[i, ...]")) == [("inner2.column_of(0)", ""), ("inner2.column_of(1)", "")]
+
+
+def test_a_map_reads_a_tables_columns_in_runs_where_they_lie_side_by_side() -> None:
+    e = emitted("D", "* t[i, ...]", kind=MAP)
+    assert re.search(r"coda::TableRun<float, 8> t\d+\[2\];", e.source)
+    assert len(re.findall(r"if \(k % 4 == 0\) .*\.read\(inner2\);", e.source)) == 1
+    assert "inner2.column_of" not in e.source
+    assert "inner2.column_of" in emitted("D", "* t[i, ...]", direct=True, kind=MAP).source
+
+
+@pytest.mark.usefixtures("tools")
+@pytest.mark.parametrize("columns", ["D", "H", "N"])
+@pytest.mark.parametrize("direct", [False, True])
+def test_a_map_with_a_table_compiles(columns: str, direct: bool, store: Cache) -> None:
+    assert compile_kernel(emitted(columns, "* t[i, ...]", direct=direct, kind=MAP), cache=store).data
 
 
 @pytest.mark.usefixtures("tools")

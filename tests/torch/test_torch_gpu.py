@@ -13,7 +13,7 @@ from torch import Tensor
 
 import coda_lang.torch as ct
 from coda_lang.backend_cutlass import nvrtc
-from coda_lang.torch import programs, swiglu
+from coda_lang.torch import overwrite, programs
 
 pytestmark = pytest.mark.gpu
 
@@ -45,14 +45,18 @@ def test_as_the_interpreter(name: str) -> None:
 
 
 @pytest.mark.parametrize(("rows", "width"), [(300, 256), (129, 264)])
-def test_the_gradient_of_z_in_its_place(rows: int, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    shapes = (rows, 128), (2 * width, 128), (128, width)
+@pytest.mark.parametrize("op", [ct.swiglu_mlp, ct.llama_mlp])
+def test_a_gradient_in_the_place_of_what_was_kept(
+    op: Any, rows: int, width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shapes = [(rows, 128), (2 * width, 128), (128, width)]
+    if op is ct.llama_mlp:
+        shapes = [(rows, 128), (128, 128), (rows, 128), (128,), *shapes[1:]]
     found = []
     for large in (0, 1 << 62):
-        monkeypatch.setattr(swiglu, "LARGE", large)
-        x, gate_up, down = (normal(*s, scale=0.3, seed=i).cuda().requires_grad_() for i, s in enumerate(shapes))
-        y = ct.swiglu_mlp(x, gate_up, down)
-        found.append(torch.autograd.grad(y.float().square().sum(), [x, gate_up, down]))
+        monkeypatch.setattr(overwrite, "LARGE", large)
+        inputs = [normal(*s, scale=0.3, seed=i).cuda().requires_grad_() for i, s in enumerate(shapes)]
+        found.append(torch.autograd.grad(op(*inputs).float().square().sum(), inputs))
     assert all(map(torch.equal, *found))
 
 

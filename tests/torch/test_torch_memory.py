@@ -1,4 +1,4 @@
-"""What a backward pass holds at once: the activation is gone early, and z's gradient may take z's place."""
+"""What a backward pass holds at once: the activation is gone early, and results may take the place of what was kept."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 import coda_lang.torch as ct
-from coda_lang.torch import residual_rms, swiglu
+from coda_lang.torch import overwrite, residual_rms, swiglu
 from coda_lang.torch.rehearsal import kernels
 
 Made = tuple[Callable[..., Any], Callable[[], list[Tensor]]]
@@ -25,20 +25,28 @@ FUSED: dict[str, Made] = {
         lambda *t: ct.llama_span(*t, *TABLE, 16, head_dim=8)[0], lambda: [*mlp_arguments(), vector(K, 1), leaf(N, K)],
     ),
 }  # fmt: skip
+PLACES = {
+    "swiglu_mlp": ["z"],
+    "llama_mlp": ["z", "x1"],
+    "llama_span": ["z", "x1"],
+}  # in which order they are overwritten
 
 
 @pytest.fixture
-def overwritten(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
-    """The z that were overwritten; none is too small for it."""
-    found: list[Tensor] = []
-    real = swiglu.overwriting_grad_op
+def overwritten(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What was overwritten; nothing is too small for it."""
+    found: list[str] = []
 
-    def noted(dout: Tensor, weight: Tensor, z: Tensor, **options: Any) -> Any:
-        found.append(z)
-        return real(dout, weight, z, **options)
+    def noted(place: str, op: Any) -> Any:
+        def call(*arguments: Any, **options: Any) -> Any:
+            found.append(place)
+            return op(*arguments, **options)
 
-    monkeypatch.setattr(swiglu, "LARGE", 0)
-    monkeypatch.setattr(swiglu, "overwriting_grad_op", noted)
+        return call
+
+    monkeypatch.setattr(overwrite, "LARGE", 0)
+    monkeypatch.setattr(swiglu, "overwriting_grad_op", noted("z", swiglu.overwriting_grad_op))
+    monkeypatch.setattr(residual_rms, "overwriting_grad_op", noted("x1", residual_rms.overwriting_grad_op))
     return found
 
 
@@ -53,19 +61,19 @@ def equal(got: list[Tensor], want: list[Tensor]) -> bool:
 
 
 @pytest.mark.parametrize("name", FUSED)
-def test_the_gradients_are_those_that_leave_z_alone(
-    name: str, overwritten: list[Tensor], monkeypatch: pytest.MonkeyPatch
+def test_the_gradients_are_those_that_leave_all_alone(
+    name: str, overwritten: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     f, made = FUSED[name]
     found = gradients(f, made())
-    assert len(overwritten) == 1
-    monkeypatch.setattr(swiglu, "LARGE", 1 << 62)
+    assert overwritten == PLACES[name]
+    monkeypatch.setattr(overwrite, "LARGE", 1 << 62)
     assert equal(found, gradients(f, made()))
-    assert len(overwritten) == 1
+    assert overwritten == PLACES[name]
 
 
 @pytest.mark.parametrize("name", FUSED)
-def test_a_graph_that_is_kept_can_be_used_again(name: str, overwritten: list[Tensor]) -> None:
+def test_a_graph_that_is_kept_can_be_used_again(name: str, overwritten: list[str]) -> None:
     f, made = FUSED[name]
     arguments = made()
     y = f(*arguments)
@@ -74,18 +82,18 @@ def test_a_graph_that_is_kept_can_be_used_again(name: str, overwritten: list[Ten
         list(torch.autograd.grad(y, needed, torch.ones_like(y), retain_graph=kept, allow_unused=True))
         for kept in (True, True, False)
     ]
-    assert len(overwritten) == 1
+    assert overwritten == PLACES[name]
     assert equal(runs[0], runs[1])
     assert equal(runs[0], runs[2])
 
 
-def test_what_was_kept_for_a_second_derivative_stays(overwritten: list[Tensor]) -> None:
+def test_what_was_kept_for_a_second_derivative_stays(overwritten: list[str]) -> None:
     f, made = FUSED["llama_mlp"]
     gradients(f, made(), create_graph=True)
     assert not overwritten
 
 
-def test_batched_gradients_and_compiled_ones_leave_z_alone(overwritten: list[Tensor]) -> None:
+def test_batched_gradients_and_compiled_ones_leave_all_alone(overwritten: list[str]) -> None:
     f, made = FUSED["swiglu_mlp"]
     want = gradients(f, made())
     overwritten.clear()
@@ -99,14 +107,14 @@ def test_batched_gradients_and_compiled_ones_leave_z_alone(overwritten: list[Ten
     assert not overwritten
 
 
-def test_checkpoints_overwrite_what_they_made_again(overwritten: list[Tensor]) -> None:
+def test_checkpoints_overwrite_what_they_made_again(overwritten: list[str]) -> None:
     f, made = FUSED["llama_mlp"]
     want = gradients(f, made())
     assert equal(gradients(lambda *t: checkpoint(f, *t, use_reentrant=False), made()), want)
-    assert len(overwritten) == 2
+    assert overwritten == 2 * PLACES["llama_mlp"]
 
 
-def test_a_small_z_stays() -> None:
+def test_what_is_small_stays() -> None:
     """A call into a given array costs the host more than one that makes its own."""
     f, made = FUSED["llama_mlp"]
     arguments = made()
@@ -123,11 +131,11 @@ def test_a_small_z_stays() -> None:
     assert all(torch.equal(t, was) for t, was in zip(kept, before, strict=True))
 
 
-def test_a_rehearsal_finds_the_same_kernels(overwritten: list[Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rehearsal_finds_the_same_kernels(overwritten: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     f, made = FUSED["llama_mlp"]
     found = {u.source for u in kernels(lambda: gradients(f, made()))}
     assert overwritten
-    monkeypatch.setattr(swiglu, "LARGE", 1 << 62)
+    monkeypatch.setattr(overwrite, "LARGE", 1 << 62)
     assert found == {u.source for u in kernels(lambda: gradients(f, made()))}
 
 
