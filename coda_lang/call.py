@@ -260,6 +260,8 @@ def check_domains(call: Call[D]) -> None:
 def aliased(call: Call[D]) -> set[str]:
     """The inputs whose memory an output or `inout` input shares, each legally: a tile of the same layout.
 
+    Its elements may be of another type of the same size: each lies over the one that it is made from.
+
     Raises ArgumentError for any other sharing: an element could then be read after it was written.
     """
     kernel = call.kernel
@@ -280,7 +282,7 @@ def aliased(call: Call[D]) -> set[str]:
             if x is None or (p.inout and p.name == name) or not overlap(target, x):
                 continue
             if not _may_alias(kernel, kernel.target(name), p) or not _same_layout(target, x):
-                rule = "an output may alias only a tile input of identical layout"
+                rule = "an output may alias only a tile input of the same layout and element size"
                 if isinstance(kernel, Block):
                     rule = "the outputs of a block share no memory with its inputs"
                 raise ArgumentError(f"{kernel.name}: `{name}` shares memory with input `{p.name}`: {rule}")
@@ -298,7 +300,8 @@ def _may_alias(kernel: Definition, target: Output | Param, p: Param) -> bool:
 
 
 def _same_layout(x: ArrayView, y: ArrayView) -> bool:
-    return (x.pointer, x.shape, x.strides, x.dtype) == (y.pointer, y.shape, y.strides, y.dtype)
+    sizes = arrays.ITEM_BYTES[x.dtype], arrays.ITEM_BYTES[y.dtype]
+    return (x.pointer, x.shape, x.strides) == (y.pointer, y.shape, y.strides) and sizes[0] == sizes[1]
 
 
 def overlap(x: ArrayView, y: ArrayView) -> bool:

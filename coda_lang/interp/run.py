@@ -45,7 +45,7 @@ def interpret(
 
     Args:
         inputs: every tensor and scalar input of the specialised kernel, in its storage type.
-        outputs: arrays of the outputs' shapes and storage types; one may alias a tile input of the same layout.
+        outputs: arrays of the outputs' shapes and storage types; one may lie over a tile input of the same layout.
         tile: rows and columns of the tile that partials are made for.
         exact: evaluate in f64 throughout, and round at the stores only.
         acc: the accumulator, f32[rows, cols]; replaces the product.

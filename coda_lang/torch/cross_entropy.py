@@ -1,7 +1,9 @@
-"""`linear_cross_entropy`: the loss of a language model's head, whose logits are never written.
+"""`linear_cross_entropy`: the loss of a language model's head, whose logits exist for a chunk of rows at most.
 
-The backward pass makes the logits' gradient for a chunk of rows, uses it in both products, and forgets it. Its peak,
-beside the inputs and the gradients it returns, is
+A total of the rows' losses has its gradients made in the forward pass (cross_entropy_total.py). Here is the other way,
+for losses whose weights only the backward pass knows, or that nobody differentiates: no logit is written, and the
+backward pass makes the logits' gradient from a second product, for a chunk of rows, uses it in both products, and
+forgets it. Its peak, beside the inputs and the gradients it returns, is
 
     chunk·V·2 bytes for the chunk      + V·K·4 bytes for the weight's gradient in f32, if there is more than one chunk
 """
@@ -14,13 +16,15 @@ from torch import Tensor
 from coda_lang.errors import ArgumentError
 from coda_lang.torch import calls, once
 from coda_lang.torch.calls import Gradient
+from coda_lang.torch.cross_entropy_rows import row_losses
+from coda_lang.torch.cross_entropy_total import total_op
 
-CHUNK_BYTES = 512 << 20
+CHUNK_BYTES = 1 << 30
 ROWS_MULTIPLE = 128  # the rows of an output tile
 
 
 def default_chunk(columns: int) -> int:
-    """As many rows as `CHUNK_BYTES` hold of the logits' gradient, whole tiles of them."""
+    """As many rows as `CHUNK_BYTES` hold of the logits, whole tiles of them."""
     return max(1, CHUNK_BYTES // (2 * max(1, columns) * ROWS_MULTIPLE)) * ROWS_MULTIPLE
 
 
@@ -39,6 +43,10 @@ def linear_cross_entropy(
 ) -> Tensor:
     """cross_entropy(logits, target) with logits = cap(rstd·(x @ weight.T)), as `torch.nn.functional.cross_entropy`.
 
+    Where a gradient can follow, "mean" and "sum" make it with the loss, from the logits of `chunk_rows` rows at a time
+    in f16. A logit beyond f16's 65504 makes its row's gradient infinite or NaN, unless there is a softcap. The loss,
+    and the gradients of "none", come from the product in f32. Under `torch.no_grad()` only the loss is made.
+
     Args:
         x: [..., K], bf16 or f16 (any type under autocast); with `rstd`, the h of `residual_rms_linear` or `input_rms`.
         weight: [V, K], of x's type.
@@ -49,7 +57,7 @@ def linear_cross_entropy(
         softcap: c > 0 makes the logits c·tanh(logits/c) (Gemma 2, arXiv 2408.00118).
         reduction: "mean" over the rows that count (NaN if none does), "sum", or "none".
         rstd: f32[...], the scale of an RMSNorm before this layer.
-        chunk_rows: rows at a time in the backward pass; by default as many as fit `CHUNK_BYTES`.
+        chunk_rows: rows whose logits are in memory at a time; by default as many as fit `CHUNK_BYTES`.
 
     Returns:
         f32: a scalar, or [...] for "none".
@@ -66,11 +74,18 @@ def linear_cross_entropy(
         raise ArgumentError(f"linear_cross_entropy: chunk_rows must be positive, got {chunk_rows}")
     once.refuse_forward_mode("linear_cross_entropy", x, weight, rstd)
     x, weight = calls.operands(x, weight)
-    losses: Tensor = forward_op(
-        calls.rows(x), weight, None if rstd is None else rstd.reshape(-1), target.reshape(-1),
-        ignore_index=ignore_index, eps=label_smoothing, zeta=z_loss, cap=softcap,
-        chunk_rows=default_chunk(weight.shape[0]) if chunk_rows is None else chunk_rows,
-    )[0]  # fmt: skip
+    arguments = calls.rows(x), weight, None if rstd is None else rstd.reshape(-1), target.reshape(-1)
+    options: dict[str, Any] = {
+        "ignore_index": ignore_index, "eps": label_smoothing, "zeta": z_loss, "cap": softcap,
+        "chunk_rows": default_chunk(weight.shape[0]) if chunk_rows is None else chunk_rows,
+    }  # fmt: skip
+    if reduction != "none" and calls.any_grad(x, weight, rstd):
+        loss: Tensor = total_op(
+            *arguments, **options, mean=reduction == "mean", want_x=x.requires_grad, want_weight=weight.requires_grad,
+            want_rstd=rstd is not None and rstd.requires_grad,
+        )[0]  # fmt: skip
+        return loss
+    losses: Tensor = forward_op(*arguments, **options)[0]
     if reduction == "none":
         return losses.view(target.shape)
     total = losses.sum()
@@ -83,18 +98,8 @@ def forward_op(
     *, ignore_index: int, eps: float, zeta: float, cap: float, chunk_rows: int,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """The loss of each row and its logsumexp, both f32[M], and a link."""
-    name = "cross_entropy" if rstd is None else "rmsnorm_cross_entropy"
-    asked = ["lse", "t", *(["zsum"] if eps else [])]
-    out = calls.run(
-        name, name, asked, a=x, b=weight, rstd=rstd, target=target, ignore_index=ignore_index, cap=cap or None
-    )  # fmt: skip
-    lse = calls.run("reduces", "lse_from_partials", ["lse"], lse=out.lse).lse
-    zmean = None
-    if eps:
-        zmean = calls.run("reduces", "mean_from_partials", ["mean"], partials=out.zsum, N=weight.shape[0]).mean
-    options = {"target": target, "ignore_index": ignore_index, "eps": eps or None, "zeta": zeta or None}
-    losses = calls.run("reduces", "loss_from_lse", ["losses"], lse=lse, t=out.t, zmean=zmean, **options).losses
-    return losses, lse, once.link(lse)
+    made = row_losses(x, weight, rstd, target, ignore_index=ignore_index, eps=eps, zeta=zeta, cap=cap)
+    return made.losses, made.lse, once.link(made.lse)
 
 
 @forward_op.register_fake
@@ -137,6 +142,7 @@ def grad_op(
             calls.run("linear_dw", "linear_dw_accumulate", [], a=out[gradient], b=x[rows], dw=dw)
         if scale is not None and want_rstd:
             drstd[rows] = calls.row_sums(out.zdz) / scale
+        del out  # before the next chunk's is made
     return dx, dw.to(weight.dtype), drstd
 
 

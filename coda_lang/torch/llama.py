@@ -236,7 +236,7 @@ def _mlp_gradients(needs: tuple[bool, ...], saved: tuple[Any, ...], dx2: Tensor)
     if need_down and act is not None:
         ddown = calls.weight_gradient(dx2, act)
     act = None
-    if stream or need_norm:
+    if dz is not None and zdz is not None and (stream or need_norm):
         dx1, normed, dnorm = residual_rms.through_linear(
             dz, gate_up, x1, rstd, norm_weight, zdz, dx2, want_normed=need_gate_up, want_norm=need_norm
         )  # fmt: skip

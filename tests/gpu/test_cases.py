@@ -236,6 +236,23 @@ def test_a_gradient_over_what_it_is_made_from(lib: str, m: int, n: int, k: int) 
     same(got.y, here(want.y), "y")
 
 
+@pytest.mark.parametrize(("m", "n"), [(300, 520), (129, 1035), (1000, 2048)])
+def test_a_gradient_over_logits_of_another_type(lib: str, m: int, n: int) -> None:
+    """bf16 where f16 was read."""
+    program = load("cross_entropy_bwd_map").cross_entropy_bwd_map
+    rng = np.random.default_rng(24)
+    x = rng.standard_normal((m, n)).astype(np.float16)
+    t, target = np.zeros(m, F32), rng.integers(0, n, m)
+    host = {"x": x, "lse": np.log(np.exp(x.astype(F32)).sum(1)), "t": t, "target": target}
+    given = {name: there(v, lib) for name, v in host.items()}
+    want = program(**given, outputs=["da", "zdz"])
+    place = given["x"].view(pytest.importorskip("torch").bfloat16 if lib == "torch" else BF16)
+    got = program(**given, outputs=["da", "zdz"], out={"da": place})
+    assert got.da is place
+    same(got.da, here(want.da), "da")
+    same(got.zdz, here(want.zdz), "zdz")
+
+
 def test_what_comes_out_is_what_went_in(lib: str) -> None:
     module = pytest.importorskip(lib)
     rng = np.random.default_rng(7)

@@ -14,6 +14,7 @@ import torch
 import coda_lang as coda
 from coda_lang import ArgumentError
 from coda_lang.interp import run as run_module
+from coda_lang.ir.numerics import STORAGE
 from programs import random_call, random_program
 
 Array = np.ndarray[Any, Any]
@@ -296,13 +297,55 @@ def test_an_output_may_be_a_tile_input(strip: int, monkeypatch: pytest.MonkeyPat
         np.testing.assert_array_equal(got[n], want[n])
 
 
+@pytest.mark.parametrize("strip", [1 << 18, 1])
+@pytest.mark.parametrize(("read", "stored"), [("f16", "bf16"), ("bf16", "f16"), ("i32", "f32"), ("f8e4m3", "f8e5m2")])
+def test_an_output_may_be_a_tile_input_of_another_type(
+    read: str, stored: str, strip: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The neighbours of an element are read as what they were, whatever their memory holds when it is their turn."""
+    monkeypatch.setattr(run_module, "STRIP_ELEMENTS", strip)
+    text = f"map f<M, N>(x: {read}[M, N]) -> (y: {stored}[M, N], h: f32[M, N/2], s: f32[M, tiles(N)]) {{\n"
+    text += f"    v = {'f32(x)' if read == 'i32' else 'x'}  u, w = pairs(v)  y <- v * 3.0  h <- u - 2.0 * w\n"
+    f = coda.loads(text + "    s <- tile_sum(v, over=N)\n}").f
+    whole = np.arange(32).reshape(4, 8).astype(STORAGE[read])
+    x = whole[:3, :6]  # rows that do not follow one another
+    numbers = x.astype(np.float32)
+    got = f(x=x, out={"y": whole.view(STORAGE[stored])[:3, :6]})
+    np.testing.assert_array_equal(got.y, (3 * numbers).astype(STORAGE[stored]))
+    np.testing.assert_array_equal(got.h, numbers[:, 0::2] - 2 * numbers[:, 1::2])
+    np.testing.assert_array_equal(got.s[:, 0], numbers.sum(1))
+    np.testing.assert_array_equal(whole.view(np.uint8)[3], np.arange(24, 32).astype(STORAGE[read]).view(np.uint8))
+    assert np.shares_memory(got.y, whole)
+
+
+def test_the_memory_of_torch_tensors_of_two_types() -> None:
+    f = coda.loads("map f<M, N>(x: f16[M, N]) -> (y: bf16[M, N]) { y <- x * 3.0 }").f
+    x = torch.arange(12).reshape(3, 4).half()
+    place = x.view(torch.bfloat16)
+    assert f(x=x, out={"y": place}).y is place
+    assert torch.equal(place.float(), 3 * torch.arange(12).reshape(3, 4).float())
+
+
+def test_aliases_of_other_sizes_are_refused() -> None:
+    f = coda.loads("map f<M, N>(x: f32[M, N]) -> (y: bf16[M, N]) { y <- x }").f
+    x = np.zeros((4, 4), np.float32)
+    halves = x.view(ml_dtypes.bfloat16)
+    for y in (halves[:, ::2], halves[:, :4]):  # at the same addresses, and at the same strides
+        with pytest.raises(ArgumentError, match="tile input of the same layout and element size"):
+            f(x=x, out={"y": y})
+
+
 def test_aliases_that_are_refused() -> None:
     x, y = np.zeros((4, 4), np.float32), np.zeros((4, 4), np.float32)
     v = np.zeros(4, np.float32)
     f = coda.loads(TILE).f
     big = np.zeros((8, 4), np.float32)
     for out, pattern in (
-        ({"p": x.T}, "`p` shares memory with input `x`: an output may alias only a tile input of identical layout"),
+        (
+            {"p": x.T},
+            "`p` shares memory with input `x`: an output may alias only a tile input of the same "
+            "layout and element size",
+        ),
         ({"p": x[::-1]}, "`p` shares memory with input `x`"),
         ({"p": np.broadcast_to(v, (4, 4))}, "read-only"),
         ({"p": big[:4], "q": big[:4]}, "outputs `p` and `q` share memory"),

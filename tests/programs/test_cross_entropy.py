@@ -46,13 +46,15 @@ def test_forward(shape: tuple[int, int, int], tile: tuple[int, int], dtype: str,
     for cap in (None, 1.5):
         capped = (lambda x: x) if cap is None else (lambda x: 1.5 * torch.tanh(x / 1.5))
         extra = {} if cap is None else {"cap": cap}
-        for file, z, given in (("cross_entropy", capped(logits), args | extra),
-                               ("rmsnorm_cross_entropy", capped(scaled), args | extra | {"rstd": rstd})):  # fmt: skip
+        for file, x, given in (("cross_entropy", logits, args | extra),
+                               ("rmsnorm_cross_entropy", scaled, args | extra | {"rstd": rstd})):  # fmt: skip
+            z = capped(x)
             reference = {
                 "z": z,
                 "lse": by_tile(z, tile[1], 1, lambda p: p.logsumexp(1)),
                 "t": picked(z, args["target"]),
                 "zsum": by_tile(z, tile[1], 1, lambda p: p.sum(1)),
+                "kept": x,
             }
             got = check(file, file, given, reference, tile=tile, outputs=list(reference))
             check_loss(file, z, got, reference, args["target"])
@@ -107,6 +109,105 @@ def test_backward(shape: tuple[int, int, int], dtype: str, index: Any) -> None:
             file = "rmsnorm_cross_entropy_bwd" if normed else "cross_entropy_bwd"
             got = check(file, file, given, reference, {"lse": lse}, (16, 24), list(reference))
             assert (got.dz[args["target"] == IGNORE].view(np.uint16) & 0x7FFF == 0).all()  # exactly zero
+
+
+OPTIONS: list[dict[str, float]] = [{}, {"eps": 0.1, "zeta": 1e-2, "cap": 2.0}]
+
+
+def from_kept(
+    x: torch.Tensor, target: Any, dloss: torch.Tensor, **options: float
+) -> tuple[dict[str, Any], dict[str, Any], torch.Tensor]:
+    """The map's arguments for logits x, what they stand for, and the gradient of Σ dloss·losses by autograd."""
+    x = x.clone().requires_grad_()
+    cap, at = options.get("cap", 0.0), torch.from_numpy(target.astype(np.int64))
+    z = cap * torch.tanh(x / cap) if cap else x
+    lse = z.logsumexp(1)
+    losses = F.cross_entropy(z, at, label_smoothing=options.get("eps", 0.0), reduction="none")
+    losses = losses + torch.where(at != IGNORE, options.get("zeta", 0.0) * lse**2, 0.0)
+    (dx,) = torch.autograd.grad(losses, x, dloss)
+    exact = {"x": x.detach(), "lse": lse.detach(), "t": picked(z, target).detach()}
+    given = {n: v.numpy().astype(np.float32) for n, v in exact.items()}
+    given |= {"x": x.detach().numpy().astype(np.float16), "target": target, **options}
+    return given, exact, dx
+
+
+@pytest.mark.parametrize("index", [np.int32, np.int64])
+@pytest.mark.parametrize("tile", TILES)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_backward_from_the_kept_logits(shape: tuple[int, int, int], tile: tuple[int, int], index: Any) -> None:
+    """With rows that weigh the same and rows that do not, and with a norm's scale, as autograd carries it back."""
+    m, v, _ = shape
+    rng = np.random.default_rng(9)
+    x, dloss = wide(normal(rng, m, v, scale=3.0)), normal(rng, m)
+    rstd = rng.uniform(0.5, 3, m).astype(np.float32)
+    for options in OPTIONS:
+        for weighted in (False, True):
+            for normed in (False, True):
+                weights = wide(dloss) if weighted else torch.ones(m, dtype=torch.float64)
+                given, exact, dz = from_kept(x, targets(rng, m, v, index), weights, **options)
+                given |= ({"dloss": dloss} if weighted else {}) | ({"rstd": rstd} if normed else {})
+                da = dz * wide(rstd)[:, None] if normed else dz
+                reference = {"da": da, "da16": da, "zdz": by_tile(x * dz, tile[1], 1, lambda p: p.sum(1))}
+                got = check(
+                    "cross_entropy_bwd_map", "cross_entropy_bwd_map", given, reference, exact, tile, list(reference)
+                )
+                ignored = given["target"] == IGNORE
+                assert (got.da[ignored].astype(np.float32) == 0).all()
+                assert (got.da16[ignored] == 0).all()
+
+
+@pytest.mark.parametrize("margin", [3.0, 6.0])
+def test_a_gradient_that_is_nearly_nothing_keeps_its_digits(margin: float) -> None:
+    """p − 1 of a target that is nearly certain, whose logit f16 would round by more than p differs from 1."""
+    x = torch.zeros(1, 40, dtype=torch.float64)
+    x[0, 7] = 20.006 + margin  # between two numbers of f16, 1/64 apart
+    x[0, 8] = 20.0
+    given, _, dz = from_kept(x, np.array([7]), torch.ones(1, dtype=torch.float64))
+    got = load("cross_entropy_bwd_map").cross_entropy_bwd_map(**given, outputs=["da", "da16"])
+    assert abs(float(given["x"][0, 7]) - float(x[0, 7])) > 4e-3
+    for da, unit in ((got.da, 2.0**-9), (got.da16, 2.0**-12)):
+        error = np.abs(da.astype(np.float64) - dz.numpy())[0, [7, 8]]
+        assert (error <= unit * np.abs(dz.numpy()[0, [7, 8]]) + 2.0**-18).all()  # lse and t are rounded to f32
+
+
+@pytest.mark.parametrize("output", ["da", "da16"])
+def test_the_gradient_may_take_the_logits_place(output: str) -> None:
+    rng = np.random.default_rng(10)
+    rstd = rng.uniform(0.5, 3, 65).astype(np.float32)
+    given, _, _ = from_kept(wide(normal(rng, 65, 130)), targets(rng, 65, 130), torch.ones(65, dtype=torch.float64))
+    program = load("cross_entropy_bwd_map").cross_entropy_bwd_map
+    want = program(**given, rstd=rstd, outputs=[output, "zdz"])
+    place = given["x"].view(DTYPES["bf16"]) if output == "da" else given["x"]
+    got = program(**given, rstd=rstd, outputs=[output, "zdz"], out={output: place})
+    assert got[output] is place
+    np.testing.assert_array_equal(place.view(np.uint16), want[output].view(np.uint16))
+    np.testing.assert_array_equal(got.zdz, want.zdz)
+
+
+def test_logits_that_f16_does_not_hold() -> None:
+    """Infinite or NaN in their row, and only there; a softcap makes them harmless."""
+    x = torch.zeros(3, 20, dtype=torch.float64)
+    x[1, 4] = 70_000.0
+    program = load("cross_entropy_bwd_map").cross_entropy_bwd_map
+    with np.errstate(over="ignore"):
+        plain, _, _ = from_kept(x, np.array([4, 5, 6]), torch.ones(3, dtype=torch.float64))
+        capped, _, _ = from_kept(x, np.array([4, 5, 6]), torch.ones(3, dtype=torch.float64), cap=3.0)
+    finite = np.isfinite(program(**plain).da.astype(np.float32)).all(1)
+    np.testing.assert_array_equal(finite, [True, False, True])
+    assert np.isfinite(program(**capped).da.astype(np.float32)).all()
+
+
+def test_rows_of_the_map_without_a_gradient() -> None:
+    """Ignored rows are 0 whatever they hold, and a target outside the columns makes its row NaN."""
+    x = np.zeros((5, 20), np.float16)
+    x[0], x[1] = np.inf, np.nan
+    lse, t = np.full(5, np.nan, np.float32), np.full(5, np.inf, np.float32)
+    lse[2:], t[2:] = np.log(20), 0
+    target = np.array([IGNORE, IGNORE, 20, -1, 3])
+    da = load("cross_entropy_bwd_map").cross_entropy_bwd_map(x=x, lse=lse, t=t, target=target).da.astype(np.float32)
+    assert (da[:2] == 0).all()
+    assert np.isnan(da[2:4]).all()
+    assert np.isfinite(da[4]).all()
 
 
 @pytest.mark.parametrize("index", [np.int32, np.int64])

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from oracles import ACTIVATIONS, cross_entropy, hold, logits, normal, rms_norm, rotate_pairs, swiglu
+from oracles import ACTIVATIONS, cross_entropy, hold, logits, normal, relative, rms_norm, rotate_pairs, swiglu
 from torch import Tensor
 
 import coda_lang.torch as ct
@@ -129,6 +129,7 @@ OPTIONS: list[dict[str, Any]] = [
     {"label_smoothing": 0.1},
     {"z_loss": 0.01},
     {"ignore_index": 7, "label_smoothing": 0.2, "z_loss": 0.003, "reduction": "none"},
+    {"ignore_index": 7, "label_smoothing": 0.2, "z_loss": 0.003, "reduction": "sum"},
 ]
 
 
@@ -166,12 +167,88 @@ def test_ignored_rows_of_the_cross_entropy() -> None:
     assert x.grad is not None
     assert x.grad.isfinite().all()
     assert not x.grad[3].any()
-    assert ct.linear_cross_entropy(x, weight, torch.full((37,), -100)).isnan()
 
 
-def test_a_target_outside_the_vocabulary() -> None:
-    losses = ct.linear_cross_entropy(X[0, :3], WIDE, torch.tensor([0, 96, -1]), reduction="none")
+@pytest.mark.parametrize("chunk_rows", [None, 20])
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_a_loss_without_a_row_that_counts(reduction: str, chunk_rows: int | None) -> None:
+    """Its mean is NaN and its gradient 0, as PyTorch's."""
+    target = torch.full((37,), -100)
+    for f in (
+        lambda x, w: ct.linear_cross_entropy(x, w, target, reduction=reduction, chunk_rows=chunk_rows),
+        lambda x, w: F.cross_entropy(F.linear(x, w).float(), target, reduction=reduction),
+    ):
+        x, weight = X[0].clone().requires_grad_(), WIDE.clone().requires_grad_()
+        loss = f(x, weight)
+        assert loss.isnan().all() if reduction == "mean" else not loss.any()
+        loss.sum().backward()
+        assert x.grad is not None
+        assert weight.grad is not None
+        assert not x.grad.any()
+        assert not weight.grad.any()
+
+
+@pytest.mark.parametrize("chunk_rows", [None, 2])
+def test_a_target_outside_the_vocabulary(chunk_rows: int | None) -> None:
+    target = torch.tensor([0, 96, -1])
+    losses = ct.linear_cross_entropy(X[0, :3], WIDE, target, reduction="none")
     assert losses.isnan().tolist() == [False, True, True]
+    for reduction in ("none", "sum", "mean"):
+        x, weight = X[0, :3].clone().requires_grad_(), WIDE.clone().requires_grad_()
+        loss = ct.linear_cross_entropy(x, weight, target, reduction=reduction, chunk_rows=chunk_rows)
+        assert loss.isnan().any()
+        dx, dw = torch.autograd.grad(loss, [x, weight], torch.ones_like(loss))
+        assert dx.isnan().all(1).tolist() == [False, True, True]
+        assert dx[0].isfinite().all()
+        assert dw.isnan().all()
+
+
+@pytest.mark.parametrize("normed", [False, True])
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_a_loss_without_rows(reduction: str, normed: bool) -> None:
+    x, weight = X[0, :0].clone().requires_grad_(), WIDE.clone().requires_grad_()
+    rstd = torch.ones(0, requires_grad=True) if normed else None
+    loss = ct.linear_cross_entropy(x, weight, torch.zeros(0, dtype=torch.long), reduction=reduction, rstd=rstd)
+    assert loss.isnan() if reduction == "mean" else loss == 0
+    loss.backward()
+    assert x.grad is not None
+    assert x.grad.shape == x.shape
+    assert weight.grad is not None
+    assert not weight.grad.any()
+    assert rstd is None or rstd.grad is not None
+
+
+@pytest.mark.parametrize("chunk_rows", [None, 40])
+def test_a_loss_in_half_precision(chunk_rows: int | None) -> None:
+    """The weight's gradient, summed over the rows, leaves the range of f16 before their mean brings it back."""
+    half = torch.float16
+    x, weight = 1000 + 8 * normal(128, 16, dtype=half), normal(512, 16, scale=1e-4, dtype=half, seed=1)
+    target = torch.zeros(128, dtype=torch.long)
+    exact = [t.double().requires_grad_() for t in (x, weight)]
+    given = [t.clone().requires_grad_() for t in (x, weight)]
+    wide = torch.autograd.grad(F.cross_entropy(F.linear(*exact), target), exact)
+    loss = ct.linear_cross_entropy(*given, target, chunk_rows=chunk_rows)
+    (dw,) = torch.autograd.grad(loss, given[1], retain_graph=True)
+    (dx,) = torch.autograd.grad(loss, given[0], torch.tensor(4096.0))  # as a loss is scaled for f16
+    assert dx.dtype == dw.dtype == half
+    assert relative(dx, 4096 * wide[0]) < 1e-3
+    assert relative(dw, wide[1]) < 1e-3
+    assert 128 * wide[1].abs().max() > torch.finfo(half).max
+
+
+@pytest.mark.parametrize("chunk_rows", [None, 20])
+@pytest.mark.parametrize("margin", [2.0, 4.0, 6.0])
+def test_the_gradient_of_a_loss_that_is_nearly_nothing(margin: float, chunk_rows: int | None) -> None:
+    """Each target's logit is some 20 + margin, the next one's 20: f16 rounds them by more than p differs from 1."""
+    x = normal(40, 64, seed=20)
+    inverse = torch.linalg.pinv(x.double())
+    weight = torch.cat([(20 + margin) * inverse.T, 20 * inverse.sum(1)[None], torch.zeros(9, 64)]).bfloat16()
+    hold(
+        lambda x, weight: ct.linear_cross_entropy(x, weight, torch.arange(40), chunk_rows=chunk_rows),
+        lambda x, weight: cross_entropy(logits(x, weight), torch.arange(40)),
+        {"x": x, "weight": weight},
+        SLACK,
+    )
 
 
 @pytest.mark.parametrize("count", [0, 1])

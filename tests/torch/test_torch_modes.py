@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +13,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 import coda_lang.torch as ct
-from coda_lang.torch import act, calls, cross_entropy, llama, residual_rms, rope, swiglu
+from coda_lang.torch import act, calls, cross_entropy, cross_entropy_total, llama, residual_rms, rope, swiglu
 
 M, N, K = 9, 24, 16
 COS, SIN = ct.rope_tables(16, 8)
@@ -40,6 +41,7 @@ def mlp_arguments() -> list[Tensor]:
 
 TABLE = (COS, SIN, POSITION)
 LOSS = {"ignore_index": -100, "eps": 0.1, "zeta": 0.01, "cap": 3.0, "chunk_rows": 4}
+TOTAL = LOSS | {"mean": True, "want_x": True, "want_weight": True, "want_rstd": True}
 
 # name: (operation, its arguments, its options). Every operation that is registered, with and without optional inputs.
 OPERATIONS: dict[str, tuple[Any, Callable[[], list[Any]], dict[str, Any]]] = {
@@ -69,6 +71,14 @@ OPERATIONS: dict[str, tuple[Any, Callable[[], list[Any]], dict[str, Any]]] = {
         ],
         {"want_normed": True, "want_norm": True},
     ),
+    "rms_linear_grad_": (
+        residual_rms.overwriting_grad_op,
+        lambda: [
+            normal(M, N), normal(N, K), normal(M, K), scale().detach(), normal(K).float(), normal(M).float(),
+            normal(M, K),
+        ],
+        {"want_norm": True},
+    ),
     "linear_swiglu": (swiglu.forward_op, lambda: [leaf(M, K), leaf(N, K), scale(), None], {"keep": True}),
     "linear_swiglu with bias": (swiglu.forward_op, lambda: [leaf(M, K), leaf(N, K), None, vector(N)], {"keep": True}),
     "swiglu_grad": (
@@ -89,6 +99,21 @@ OPERATIONS: dict[str, tuple[Any, Callable[[], list[Any]], dict[str, Any]]] = {
     "linear_cross_entropy": (cross_entropy.forward_op, lambda: [leaf(M, K), leaf(N, K), scale(), TARGET], LOSS),
     "linear_cross_entropy alone": (
         cross_entropy.forward_op, lambda: [leaf(M, K), leaf(N, K), None, TARGET], LOSS | {"chunk_rows": 128},
+    ),
+    "linear_cross_entropy_total": (
+        cross_entropy_total.total_op, lambda: [leaf(M, K), leaf(N, K), scale(), TARGET], TOTAL,
+    ),
+    "linear_cross_entropy_total alone": (
+        cross_entropy_total.total_op, lambda: [leaf(M, K), leaf(N, K), None, TARGET],
+        TOTAL | {"chunk_rows": 128, "mean": False, "want_rstd": False, "eps": 0.0, "zeta": 0.0, "cap": 0.0},
+    ),
+    "linear_cross_entropy_total of f16": (
+        cross_entropy_total.total_op,
+        lambda: [leaf(M, K, dtype=torch.float16), leaf(N, K, dtype=torch.float16), scale(), TARGET],
+        TOTAL | {"chunk_rows": 128},
+    ),
+    "scaled": (
+        cross_entropy_total.scaled_op, lambda: [normal(M, K).float(), torch.tensor(0.3)], {"dtype": torch.bfloat16},
     ),
     "cross_entropy_grad": (
         cross_entropy.grad_op,
@@ -196,11 +221,70 @@ def test_frozen_inputs_of_residual_rms(products: Products, needed: tuple[int, ..
 def test_frozen_inputs_of_the_loss(
     products: Products, needed: tuple[int, ...], chunked: bool, expected: list[str]
 ) -> None:
+    """Whose rows are weighed by the backward pass."""
+
     def f(x: Tensor, weight: Tensor) -> Tensor:
-        return ct.linear_cross_entropy(x, weight, TARGET, chunk_rows=5 if chunked else None)
+        return ct.linear_cross_entropy(x, weight, TARGET, chunk_rows=5 if chunked else None, reduction="none")
 
     seen = backward_products(products, f, [leaf(M, K), leaf(N, K)], needed)
     assert seen == expected
+
+
+@pytest.mark.parametrize(("needed", "chunked", "expected"), [
+    ((), True, ["cross_entropy"]),
+    ((0, 1, 2), False, ["mm", "mm", "rmsnorm_cross_entropy"]),
+    ((0, 1), False, ["cross_entropy", "mm", "mm"]),
+    ((0,), False, ["cross_entropy", "mm"]),
+    ((1,), False, ["cross_entropy", "mm"]),
+    ((2,), True, ["rmsnorm_cross_entropy"] * 2),
+    ((1,), True, ["cross_entropy"] * 2 + ["linear_dw_accumulate", "linear_dw_f32"]),
+    ((0,), True, ["cross_entropy"] * 2 + ["mm"] * 2),
+])  # fmt: skip
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_frozen_inputs_of_a_total_loss(
+    products: Products, reduction: str, needed: tuple[int, ...], chunked: bool, expected: list[str]
+) -> None:
+    """The logits are made once, and everything from them in the forward pass."""
+    tensors = [t.detach().requires_grad_(i in needed) for i, t in enumerate((leaf(M, K), leaf(N, K), scale()))]
+    x, weight, rstd = tensors
+    losses: list[Tensor] = []
+
+    def forward() -> None:
+        losses.append(
+            ct.linear_cross_entropy(
+                x, weight, TARGET, chunk_rows=5 if chunked else None, reduction=reduction,
+                rstd=rstd if 2 in needed else None,
+            )
+        )  # fmt: skip
+
+    assert products.of(forward) == expected
+    assert losses[0].requires_grad == bool(needed)
+    if needed:
+        assert products.of(losses[0].backward) == []
+    assert [t.grad is not None for t in tensors] == [i in needed for i in range(3)]
+
+
+def test_a_total_loss_keeps_neither_its_input_nor_the_weight() -> None:
+    x, weight, rstd = leaf(M, K), leaf(N, K), scale()
+    kept: list[Tensor] = []
+
+    def pack(t: Tensor) -> Tensor:
+        kept.append(t)
+        return t
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+        loss = ct.linear_cross_entropy(x, weight, TARGET, rstd=rstd, chunk_rows=4)
+    sizes = sorted(t.nbytes for t in kept if t.dim())
+    assert [n for n in sizes if n] == [4 * M, 2 * M * K, 4 * N * K]  # the gradients
+    loss.backward()
+
+
+@pytest.mark.parametrize("missing", ["want_x", "want_weight", "want_rstd"])
+def test_a_gradient_that_the_forward_pass_was_not_asked_for(missing: str) -> None:
+    op, make, options = OPERATIONS["linear_cross_entropy_total"]
+    loss = op(*make(), **options | {missing: False})[0]
+    with pytest.raises(RuntimeError, match=f"{missing}=False"):
+        loss.backward()
 
 
 @pytest.mark.parametrize(("needed", "expected"), [
@@ -404,27 +488,114 @@ def test_nothing_is_kept_without_a_gradient() -> None:
         y.sum().backward()
 
 
+# -- the loss: a total whose gradients are made with it --
+
+
+@pytest.mark.parametrize("options", [{}, {"label_smoothing": 0.1, "z_loss": 0.01, "softcap": 3.0}], ids=["no", "all"])
+@pytest.mark.parametrize("normed", [False, True])
+def test_the_loss_does_not_depend_on_its_gradient(normed: bool, options: dict[str, float]) -> None:
+    """To the bit: by rows, with a gradient to follow and without, in one chunk and in several."""
+    x, w, rstd = leaf(M, K), leaf(N, K), scale() if normed else None
+    rows = ct.linear_cross_entropy(x, w, TARGET, rstd=rstd, reduction="none", **options).detach()
+    for reduction, expected in (("sum", rows.sum()), ("mean", rows.sum() / (M - 1))):
+        for chunk_rows in (None, 4):
+            given: dict[str, Any] = {"rstd": rstd, "reduction": reduction, "chunk_rows": chunk_rows, **options}
+            loss = ct.linear_cross_entropy(x, w, TARGET, **given)
+            with torch.no_grad():
+                assert torch.equal(loss, ct.linear_cross_entropy(x, w, TARGET, **given))
+            assert torch.equal(loss, expected)
+
+
+@pytest.mark.parametrize("chunk_rows", [None, 4])
+def test_each_gradient_of_a_loss_is_its_own(chunk_rows: int | None) -> None:
+    """What is kept is not touched: a second output gradient has its own, and the first one again what it had."""
+    inputs = [leaf(M, K), leaf(N, K), scale()]
+    x, w, rstd = inputs
+    loss = ct.linear_cross_entropy(x, w, TARGET, rstd=rstd, chunk_rows=chunk_rows)
+    one, two, again = (
+        torch.autograd.grad(loss, inputs, torch.tensor(upstream), retain_graph=True) for upstream in (1.0, 2.0, 1.0)
+    )
+    for a, b, c in zip(one, two, again, strict=True):
+        assert torch.equal(a, c)
+        assert torch.equal(2 * a, b)
+        assert a.data_ptr() != c.data_ptr()
+    batched = torch.autograd.grad(loss, inputs, torch.tensor([1.0, 2.0]), is_grads_batched=True)
+    for a, b, both in zip(one, two, batched, strict=True):
+        assert torch.equal(both, torch.stack([a, b]))
+
+
+def test_a_compiled_loss_in_one_chunk_and_in_several() -> None:
+    """The weight's gradient is kept in bf16 or in f32, as the number of rows asks."""
+
+    def f(x: Tensor, w: Tensor, target: Tensor) -> Tensor:
+        return ct.linear_cross_entropy(x, w, target, chunk_rows=5)
+
+    compiled = torch.compile(f, fullgraph=True, backend="aot_eager", dynamic=True)
+    for rows in (9, 4, 8):
+        x, w = leaf(rows, K), leaf(N, K)
+        results = [(y, *torch.autograd.grad(y, [x, w])) for y in (g(x, w, TARGET[:rows]) for g in (f, compiled))]
+        assert all(map(torch.equal, *results))
+
+
+@pytest.mark.parametrize("kinds", [(torch.bfloat16, torch.bfloat16), (torch.float32, torch.bfloat16),
+                                   (torch.float32, torch.float16), (torch.float16, torch.float16)])  # fmt: skip
+def test_scaled_rounds_once(kinds: tuple[torch.dtype, torch.dtype]) -> None:
+    """The factor is not rounded to a narrow type first, nor the product."""
+    read, stored = kinds
+    x, factor = normal(40, 30, dtype=read), torch.tensor(1 / 3)
+    got = cross_entropy_total.scaled_op(x.T, factor, dtype=stored)
+    assert got.is_contiguous()
+    assert torch.equal(got, (x.T.double() * factor.double()).float().to(stored))
+
+
+@pytest.mark.parametrize("chunk_rows", [None, 4])
+def test_the_loss_under_autocast(chunk_rows: int | None) -> None:
+    """Of f32 parameters: the gradients are f32, and those of the rounded operands."""
+    x, w = leaf(M, K, dtype=torch.float32), leaf(N, K, dtype=torch.float32)
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = ct.linear_cross_entropy(x, w, TARGET, chunk_rows=chunk_rows)
+    rounded = [t.detach().bfloat16().requires_grad_() for t in (x, w)]
+    plain = ct.linear_cross_entropy(*rounded, TARGET, chunk_rows=chunk_rows)
+    assert torch.equal(loss, plain)
+    for got, expected in zip(
+        torch.autograd.grad(loss, [x, w]), torch.autograd.grad(plain, rounded), strict=True
+    ):  # fmt: skip
+        assert got.dtype == torch.float32
+        assert torch.equal(got, expected.float())
+
+
 # -- the loss's memory --
 
 
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 @pytest.mark.parametrize("chunk_rows", [1, 4, 9, 100])
-def test_chunks_of_the_loss(monkeypatch: pytest.MonkeyPatch, chunk_rows: int) -> None:
+def test_chunks_of_the_loss(monkeypatch: pytest.MonkeyPatch, chunk_rows: int, reduction: str) -> None:
     """No more rows of logits than a chunk exist at a time, and the gradient does not depend on it."""
-    sizes = []
+    sizes: list[int] = []
+    alive: list[weakref.ref[Tensor]] = []
     run = calls.run
 
     def watching(file: str, name: str, outputs: Any, **arguments: Any) -> Any:
+        if file.startswith("cross_entropy") and not name.endswith("map"):
+            assert all(t() is None for t in alive)
         out = run(file, name, outputs, **arguments)
-        sizes.extend(x.shape[0] for x in out.values() if x.dim() == 2 and x.shape[1] == N)
+        made = [x for x in out.values() if x.dim() == 2 and x.shape[1] == N]
+        places = {arguments["x"].data_ptr() if "x" in arguments else x.data_ptr() for x in made}
+        assert all(x.data_ptr() in places for x in made)
+        alive.extend(map(weakref.ref, made))
+        sizes.extend(x.shape[0] for x in made)
         return out
 
+    def gradients(rows: int) -> tuple[Tensor, ...]:
+        loss = ct.linear_cross_entropy(x, w, TARGET, chunk_rows=rows, reduction=reduction)
+        return torch.autograd.grad(loss, [x, w], torch.ones_like(loss))
+
     x, w = leaf(M, K), leaf(N, K)
-    whole = torch.autograd.grad(ct.linear_cross_entropy(x, w, TARGET, chunk_rows=M), [x, w])
-    loss = ct.linear_cross_entropy(x, w, TARGET, chunk_rows=chunk_rows)
+    whole = gradients(M)
     monkeypatch.setattr(calls, "run", watching)
-    parts = torch.autograd.grad(loss, [x, w])
+    parts = gradients(chunk_rows)
     assert max(sizes) == min(chunk_rows, M)
-    assert len(sizes) == -(-M // chunk_rows)
+    assert len(sizes) == -(-M // chunk_rows) * (1 if reduction == "none" else 2)  # the logits, and da over them
     assert torch.equal(parts[0], whole[0])
     assert relative(parts[1], whole[1].double()) < 4e-3
 

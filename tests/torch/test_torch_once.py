@@ -120,6 +120,10 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], Callable[[], list[Any]]]] = {
     "linear_cross_entropy": (
         lambda x, w, r: ct.linear_cross_entropy(x, w, TARGET, rstd=r), lambda: [leaf(M, K), leaf(N, K), scale()],
     ),
+    "linear_cross_entropy by rows": (
+        lambda x, w, r: ct.linear_cross_entropy(x, w, TARGET, rstd=r, reduction="none"),
+        lambda: [leaf(M, K), leaf(N, K), scale()],
+    ),
     "rms_linear_rope": (
         lambda x, n, w: ct.rms_linear_rope(x, n, w, *TABLE, 16, head_dim=8),
         lambda: [leaf(M, K), vector(K), leaf(N, K)],
@@ -153,5 +157,6 @@ def test_no_forward_mode(name: str) -> None:
 def test_functions_of_torch_func_take_no_gradient() -> None:
     """PyTorch itself refuses: `torch.library.custom_op` has no rule for them."""
     w = normal(N, K)
-    with pytest.raises(RuntimeError, match="functorch transforms"):
-        torch.func.grad(lambda x: ct.linear_act(x, w).float().sum())(normal(M, K))
+    for f in (lambda x: ct.linear_act(x, w).float().sum(), lambda x: ct.linear_cross_entropy(x, w, TARGET)):
+        with pytest.raises(RuntimeError, match="functorch transforms"):
+            torch.func.grad(f)(normal(M, K))
