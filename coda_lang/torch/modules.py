@@ -45,7 +45,7 @@ class SwiGLU(nn.Module):
 
 
 class LinearCrossEntropy(nn.Module):
-    """The head of a language model with its loss, for whose logits there is no tensor. Options: `linear_cross_entropy`'s."""
+    """The head of a language model with its loss; no tensor holds all logits. Options: `linear_cross_entropy`'s."""
 
     def __init__(self, hidden: int, vocabulary: int, *, device: Any = None, dtype: Any = None, **options: Any) -> None:
         super().__init__()
