@@ -24,11 +24,12 @@ USUAL = Config(128, 128, schedule="pingpong", epilogue_n=32)
 # and with the bytes moved for an element from which on the schedule is worth that all the same, if the mainloop is not
 # SHORT.
 MANY_TILES = (
-    (Config(128, 192, schedule="pingpong", epilogue_n=32, store_stages=1), 42, 8),
+    (Config(128, 192, schedule="pingpong", epilogue_n=32, store_stages=1), 52, 8),
     (Config(128, 256, schedule="cooperative"), 16, inf),
     (Config(128, 256, schedule="cooperative", epilogue_n=32), 16, 4),
 )
 SHORT = 2048  # columns of the operands
+SHARED_OUT = 10  # registers of sums along columns, which eight lanes share out, beside what `Problem.held` counts
 FEW_TILES = (
     Config(128, 256, schedule="cooperative"),
     Config(128, 192, schedule="cooperative", epilogue_n=32),
@@ -57,7 +58,8 @@ def _chosen(problem: Problem) -> Config:
 
 
 def _suits(config: Config, held: float, moved: float, problem: Problem) -> bool:
-    suits = problem.held <= held or (problem.moved >= moved and problem.contracted > SHORT)
+    sums = SHARED_OUT if problem.need.reduce_bytes else 0
+    suits = problem.held + sums <= held or (problem.moved >= moved and problem.contracted > SHORT)
     return suits and not overflows(config, problem)
 
 
