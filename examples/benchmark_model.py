@@ -81,8 +81,8 @@ def build(name: str, c: Config, batch: int, device: str, seed: int = 0) -> Train
     return Training(model, windows[:, :-1].contiguous(), windows[:, 1:].contiguous(), name == COMPILED)
 
 
-def measure(c: Config, batch: int, device: str, against: Iterable[str], rounds: int) -> dict[str, Any]:
-    """One row. Raises SystemExit if the losses disagree."""
+def measure(c: Config, batch: int, device: str, against: Iterable[str], rounds: int, budget: int) -> dict[str, Any]:
+    """One row; our products are tuned over `budget` schedules first. Raises SystemExit if the losses disagree."""
     cuda = torch.device(device).type == "cuda"
     calls: dict[str, Callable[[], object]] = {}
     row: dict[str, Any] = {"losses": {}, "peak_bytes": {}, "prepare_seconds": {}, "missing": {}}
@@ -95,6 +95,8 @@ def measure(c: Config, batch: int, device: str, against: Iterable[str], rounds: 
         try:
             training = build(name, c, batch, device)
             if name == OURS and cuda:
+                if budget:
+                    coda.tune(training.gradients, budget=budget)
                 coda.precompile(training.gradients)
                 training.optimizer.zero_grad(set_to_none=True)
             losses = [training.step().item() for _ in range(CHECKED)]
@@ -129,18 +131,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--vocabulary", type=int, nargs="+", default=VOCABULARIES)
     parser.add_argument("--against", nargs="+", choices=(COMPILED, LIGER, EAGER), default=[COMPILED, LIGER])
     parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--tune", type=int, default=0, help="schedules to try for each of our products, beforehand")
     parser.add_argument("--device", default="cuda")
     args = parser.parse_args(arguments)
     rows = Rows(args.out, args.seconds)
     for vocabulary in args.vocabulary:
-        key = {"work": "training step", "vocabulary": vocabulary} | {name: getattr(args, name) for name in shape}
+        key = {"work": "training step", "vocabulary": vocabulary, "tuned": args.tune}
+        key |= {name: getattr(args, name) for name in shape}
         if not rows.due(key, ROW_SECONDS):
             continue
         c = Config(
             vocabulary=vocabulary, hidden=args.hidden, intermediate=args.intermediate, layers=args.layers,
             heads=args.heads, kv_heads=args.kv_heads, context=args.length,
         )  # fmt: skip
-        row = measure(c, args.batch, args.device, args.against, args.rounds)
+        row = measure(c, args.batch, args.device, args.against, args.rounds, args.tune)
         rows.add(key | {"dtype": "bf16", "device": args.device} | row)
         rates = ", ".join(f"{name} {rate:.0f}" for name, rate in row["tokens_per_second"].items())
         print(f"vocabulary {vocabulary}: tokens/s {rates}; {summary(row)}", flush=True)

@@ -144,6 +144,14 @@ class GpuProgram:
         except ArgumentError as error:
             raise ArgumentError(f"{self.name}: {error}") from None
 
+    def shape(self, call: Call[Kernel]) -> tuple[int, int, int]:
+        """Rows, columns and depth of the call's product."""
+        return _extents(call)
+
+    def tuned(self, call: Call[Kernel]) -> Config | None:
+        """The schedule that was kept for calls like this one, which has a product."""
+        return self._tuned(call, _direct(call), _extents(call))[0]
+
     def untuned(self, call: Call[Kernel], tap: bool = False) -> Config:
         """The default for the shape of a call whose kernel has a product."""
         need = footprint(call.kernel, call.binding.dtypes, _direct(call), tap)

@@ -11,6 +11,7 @@ from coda_lang.torch.rehearsal import precompile
 from coda_lang.torch.residual_rms import input_rms, residual_rms_linear
 from coda_lang.torch.rope import linear_rope, rope_tables
 from coda_lang.torch.swiglu import linear_swiglu, swiglu_mlp
+from coda_lang.torch.tuning import tune
 from coda_lang.torch.weights import (
     from_llama,
     interleave_gate_up,
@@ -46,5 +47,6 @@ __all__ = [
     "split_gate_up",
     "swiglu_mlp",
     "to_llama",
+    "tune",
     "unpack_qkv",
 ]

@@ -7,6 +7,7 @@ programs left out, to see which kernels it would run.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,7 +15,9 @@ import torch
 from coda_lang.api import Program, Result
 from coda_lang.backend_cutlass.abi import Emitted
 from coda_lang.backend_cutlass.pool import compile_many
+from coda_lang.call import Call
 from coda_lang.errors import BackendError
+from coda_lang.ir.program import Kernel
 from coda_lang.torch import calls
 
 _DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
@@ -44,7 +47,13 @@ def precompile(step: Callable[[], object], workers: int | None = None) -> int:
 
 def kernels(step: Callable[[], object]) -> list[Emitted]:
     """The kernels that `step()` would run on a GPU, each once; its tensors may lie anywhere, nothing is computed."""
-    found: dict[Any, Emitted] = {}  # by what decides on the kernel: a layer comes again and again
+    units = (program.gpu.emit(call, program.gpu.config(call)) for program, call in rehearsed(step))
+    return list({unit.source: unit for unit in units}.values())
+
+
+def rehearsed(step: Callable[[], object]) -> list[tuple[Program, Call[Kernel]]]:
+    """The calls that `step()` would make, one of each form: a layer's come again and again. Nothing is computed."""
+    found: dict[Any, tuple[Program, Call[Kernel]]] = {}
 
     def rehearse(program: Program, outputs: Sequence[str], arguments: Mapping[str, Any]) -> Result:
         given = {n: x for n, x in arguments.items() if n != "out"}
@@ -53,7 +62,7 @@ def kernels(step: Callable[[], object]) -> list[Emitted]:
         layout = frozenset((n, v.shape, v.strides, v.dtype, v.pointer % 16) for n, v in call.tensors.items())
         key = (program, tuple(outputs), layout)
         if key not in found:
-            found[key] = program.gpu.emit(call, program.gpu.config(call))
+            found[key] = program, _let_go(call)
         shapes = program.out_shapes(outputs=outputs, **given)
         device = "cpu" if call.device is None else f"cuda:{call.device}"
         made = {
@@ -67,4 +76,10 @@ def kernels(step: Callable[[], object]) -> list[Emitted]:
         step()
     finally:
         calls.runner = real
-    return list({unit.source: unit for unit in found.values()}.values())
+    return list(found.values())
+
+
+def _let_go(call: Call[Kernel]) -> Call[Kernel]:
+    """The call without its arrays: what they look like is enough, and a step's are large."""
+    tensors, out = ({n: replace(v, owner=None) for n, v in views.items()} for views in (call.tensors, call.out))
+    return replace(call, tensors=tensors, out=out)

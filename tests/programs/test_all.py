@@ -41,6 +41,7 @@ EXPECTED = {
         "mean_rstd": "count mean m2 eps -> mean rstd",
     },
     "qk_norm": {"qk_norm": "a b -> z sq"},
+    "scaled": {"scaled": "x scale -> y y16"},
     "quantize": {"quantize": "a b scale -> d absmax", "absmax_scale": "absmax previous limit -> scale"},
     "residual_rms_bwd": {
         "residual_rms_bwd": "a b c rstd w zdz o -> o_new c_out dw",

@@ -150,6 +150,20 @@ def test_quantize(dtype: str, tile: tuple[int, int]) -> None:
     np.testing.assert_array_equal(module.quantize(**args, scale=448 / largest).d.astype(np.float32).max() <= 448, True)
 
 
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])
+def test_scaled_rounds_once(dtype: str) -> None:
+    rng = np.random.default_rng(6)
+    x = rng.standard_normal((33, 70)).astype(np.float32).astype(DTYPES.get(dtype, np.float32))
+    scale = np.float32(1 / 3)
+    exact = wide(x) * float(scale)
+    got = check(
+        "scaled", "scaled", {"x": x, "scale": np.asarray(scale)}, {"y": exact, "y16": exact}, outputs=["y", "y16"]
+    )
+    product = torch.from_numpy(x.astype(np.float32) * scale)
+    np.testing.assert_array_equal(got.y.astype(np.float32), product.bfloat16().float().numpy())
+    np.testing.assert_array_equal(got.y16, product.half().numpy())
+
+
 def test_the_scale_of_nothing_stays() -> None:
     scale = load("quantize").absmax_scale
     for useless in (0.0, np.inf, np.nan):

@@ -133,7 +133,7 @@ def test_losses_that_disagree_end_the_run(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(model, "build", lambda name, *a: real(name, *a, seed=1 if name == "pytorch" else 0))
     c = plain_llama.Config(vocabulary=50, hidden=32, intermediate=48, layers=1, heads=2, kv_heads=1, context=12)
     with pytest.raises(SystemExit, match="pytorch: losses"):
-        model.measure(c, 2, "cpu", ["pytorch"], rounds=2)
+        model.measure(c, 2, "cpu", ["pytorch"], rounds=2, budget=0)
 
 
 def test_parameters_are_bf16_and_tables_are_not() -> None:
