@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from coda_lang.errors import ArgumentError
-from coda_lang.torch import calls, once, residual_rms, rope, swiglu
+from coda_lang.torch import calls, kept, once, residual_rms, rope, swiglu
 from coda_lang.torch.calls import Gradient
 
 
@@ -237,14 +237,16 @@ def _mlp_gradients(needs: tuple[bool, ...], saved: tuple[Any, ...], dx2: Tensor)
         ddown = calls.weight_gradient(dx2, act)
     act = None
     if dz is not None and zdz is not None and (stream or need_norm):
-        dx1, normed, dnorm = residual_rms.through_linear(
+        dx1, normed, dnorm = residual_rms.linear_grad_op(
             dz, gate_up, x1, rstd, norm_weight, zdz, dx2, want_normed=need_gate_up, want_norm=need_norm
         )  # fmt: skip
     elif need_gate_up:
         normed = _normalised(x1, rstd, norm_weight)
+    kept.give_back(x1)
     if need_gate_up and dz is not None and normed is not None:
         dgate_up = calls.weight_gradient(dz, normed)
     dz = normed = None
+    kept.give_back(z)
     return (
         calls.input_gradient(dx1, out) if need_y and dx1 is not None else None,
         calls.weight_gradient(dx1, y) if need_out and dx1 is not None else None,
@@ -279,10 +281,10 @@ def _saved_mlp(ctx: Any, inputs: Any, x1: Tensor, rstd: Tensor, z: Tensor) -> tu
 
 def _setup_mlp(ctx: Any, inputs: Any, keyword_only_inputs: Any, output: Any) -> None:
     ctx.set_materialize_grads(False)
-    *kept, link = output[1:]
-    ctx.mark_non_differentiable(*kept)
+    *inner, link = output[1:]
+    ctx.mark_non_differentiable(*inner)
     ctx.kept = keyword_only_inputs["keep"]
-    ctx.save_for_backward(*_saved_mlp(ctx, inputs, *kept), link)
+    ctx.save_for_backward(*_saved_mlp(ctx, inputs, *inner), link)
 
 
 def _backward_mlp(ctx: Any, saved: Any, dx2: Gradient, *_: Gradient) -> tuple[Gradient, ...]:

@@ -13,7 +13,6 @@ from torch import Tensor
 from coda_lang.errors import ArgumentError
 from coda_lang.torch import calls, once
 from coda_lang.torch.calls import Gradient
-from coda_lang.torch.overwrite import may_overwrite
 
 
 def input_rms(x: Tensor, norm_weight: Tensor, eps: float = 1e-5) -> tuple[Tensor, Tensor]:
@@ -131,7 +130,14 @@ def linear_grad_op(
     `zdz` f32[M] is Σ z·dz of each row, divided by d's width. Also the normalised input, which the weight's gradient
     reads, and the norm weight's gradient, each if asked for.
     """
-    return _linear_grad(dz, weight, d, rstd, norm_weight, zdz, other, want_normed, want_norm)
+    asked = ["o_new", *(["c_out"] if want_normed else []), *(["dw"] if want_norm else [])]
+    arguments = {"a": dz, "b": weight, "c": d, "rstd": rstd, "w": norm_weight, "zdz": zdz, "o": other}
+    out = calls.run("residual_rms_bwd", "residual_rms_bwd", asked, **arguments)
+    return (
+        out.o_new,
+        out.c_out if want_normed else calls.nothing(d),
+        calls.column_sums(out.dw) if want_norm else calls.nothing(norm_weight),
+    )
 
 
 @linear_grad_op.register_fake
@@ -144,51 +150,6 @@ def _(
         d.new_empty(d.shape) if want_normed else calls.nothing(d),
         norm_weight.new_empty(d.shape[1] if want_norm else 0),
     )
-
-
-@torch.library.custom_op("coda_lang::rms_linear_grad_", mutates_args=("d",))
-def overwriting_grad_op(
-    dz: Tensor, weight: Tensor, d: Tensor, rstd: Tensor, norm_weight: Tensor, zdz: Tensor, other: Tensor | None,
-    *, want_norm: bool,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """`linear_grad_op` that leaves the normalised input in d, and returns the other two."""
-    found = _linear_grad(dz, weight, d, rstd, norm_weight, zdz, other, True, want_norm, out={"c_out": d})
-    return found[0], found[2]
-
-
-@overwriting_grad_op.register_fake
-def _(
-    dz: Tensor, weight: Tensor, d: Tensor, rstd: Tensor, norm_weight: Tensor, zdz: Tensor, other: Tensor | None,
-    *, want_norm: bool,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    return d.new_empty(d.shape), norm_weight.new_empty(d.shape[1] if want_norm else 0)
-
-
-def _linear_grad(
-    dz: Tensor, weight: Tensor, d: Tensor, rstd: Tensor, norm_weight: Tensor, zdz: Tensor, other: Tensor | None,
-    want_normed: bool, want_norm: bool, **given: Any,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    asked = ["o_new", *(["c_out"] if want_normed else []), *(["dw"] if want_norm else [])]
-    arguments = {"a": dz, "b": weight, "c": d, "rstd": rstd, "w": norm_weight, "zdz": zdz, "o": other}
-    out = calls.run("residual_rms_bwd", "residual_rms_bwd", asked, **arguments, **given)
-    return (
-        out.o_new,
-        out.c_out if want_normed else calls.nothing(d),
-        calls.column_sums(out.dw) if want_norm else calls.nothing(norm_weight),
-    )
-
-
-def through_linear(
-    dz: Tensor, weight: Tensor, d: Tensor, rstd: Tensor, norm_weight: Tensor, zdz: Tensor, other: Tensor | None,
-    *, want_normed: bool, want_norm: bool,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """`linear_grad_op` of a d that only the graph holds: the normalised input takes its place if it may."""
-    arguments = dz, weight, d, rstd, norm_weight, zdz, other
-    if not (want_normed and may_overwrite(d, *arguments)):
-        found: tuple[Tensor, Tensor, Tensor] = linear_grad_op(*arguments, want_normed=want_normed, want_norm=want_norm)
-        return found
-    dd, dnorm = overwriting_grad_op(*arguments, want_norm=want_norm)
-    return dd, d, dnorm
 
 
 def _gradients(

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from coda_lang.errors import ArgumentError
-from coda_lang.torch import calls, once
+from coda_lang.torch import calls, kept, once
 from coda_lang.torch.calls import Gradient
-from coda_lang.torch.overwrite import may_overwrite
 
 
 def linear_swiglu(x: Tensor, weight: Tensor, rstd: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
@@ -165,7 +164,7 @@ def through_linear(
     dout: Tensor, weight: Tensor, z: Tensor, *, width: int | None, want_y: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     """`linear_grad_op`, in a backward pass. dz takes the place of a z that is large and that nobody reads again."""
-    if not may_overwrite(z, dout, weight):
+    if not kept.used_up(z, dout, weight):
         found: tuple[Tensor, Tensor, Tensor] = linear_grad_op(dout, weight, z, width=width, want_y=want_y)
         return found
     zdz, y = overwriting_grad_op(dout, weight, z, width=width, want_y=want_y)

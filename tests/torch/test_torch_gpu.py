@@ -13,7 +13,7 @@ from torch import Tensor
 
 import coda_lang.torch as ct
 from coda_lang.backend_cutlass import nvrtc
-from coda_lang.torch import overwrite, programs
+from coda_lang.torch import kept, programs
 
 pytestmark = pytest.mark.gpu
 
@@ -54,10 +54,29 @@ def test_a_gradient_in_the_place_of_what_was_kept(
         shapes = [(rows, 128), (128, 128), (rows, 128), (128,), *shapes[1:]]
     found = []
     for large in (0, 1 << 62):
-        monkeypatch.setattr(overwrite, "LARGE", large)
+        monkeypatch.setattr(kept, "LARGE", large)
         inputs = [normal(*s, scale=0.3, seed=i).cuda().requires_grad_() for i, s in enumerate(shapes)]
         found.append(torch.autograd.grad(op(*inputs).float().square().sum(), inputs))
     assert all(map(torch.equal, *found))
+
+
+def test_what_only_the_graph_held_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept, "LARGE", 0)
+    shapes = [(300, 128), (128, 128), (300, 128), (128,), (512, 128), (128, 256)]
+    inputs = [normal(*s, scale=0.3, seed=i).cuda().requires_grad_() for i, s in enumerate(shapes)]
+    saved: list[Tensor] = []
+
+    def pack(t: Tensor) -> Tensor:
+        saved.append(t)
+        return t
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+        y = ct.llama_mlp(*inputs)
+    sizes = []
+    for again in (True, False):
+        y.sum().backward(retain_graph=again)
+        sizes.append(sum(t.numel() > 0 and t.untyped_storage().size() == 0 for t in saved))
+    assert sizes == [0, 2]  # x1 and z
 
 
 def test_a_step_in_a_cuda_graph() -> None:

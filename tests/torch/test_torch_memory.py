@@ -1,4 +1,4 @@
-"""What a backward pass holds at once: the activation is gone early, and results may take the place of what was kept."""
+"""What a backward pass holds at once: what is large goes early, and z's gradient may take z's place."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 import coda_lang.torch as ct
-from coda_lang.torch import overwrite, residual_rms, swiglu
+from coda_lang.torch import kept, residual_rms, swiglu
 from coda_lang.torch.rehearsal import kernels
 
 Made = tuple[Callable[..., Any], Callable[[], list[Tensor]]]
@@ -25,28 +25,21 @@ FUSED: dict[str, Made] = {
         lambda *t: ct.llama_span(*t, *TABLE, 16, head_dim=8)[0], lambda: [*mlp_arguments(), vector(K, 1), leaf(N, K)],
     ),
 }  # fmt: skip
-PLACES = {
-    "swiglu_mlp": ["z"],
-    "llama_mlp": ["z", "x1"],
-    "llama_span": ["z", "x1"],
-}  # in which order they are overwritten
+GIVEN_BACK = {"swiglu_mlp": 0, "llama_mlp": 2, "llama_span": 2}  # z and x1 of each layer, once they are used up
 
 
 @pytest.fixture
-def overwritten(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What was overwritten; nothing is too small for it."""
-    found: list[str] = []
+def overwritten(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
+    """The z that were overwritten; nothing is too small for it."""
+    found: list[Tensor] = []
+    real = swiglu.overwriting_grad_op
 
-    def noted(place: str, op: Any) -> Any:
-        def call(*arguments: Any, **options: Any) -> Any:
-            found.append(place)
-            return op(*arguments, **options)
+    def noted(dout: Tensor, weight: Tensor, z: Tensor, **options: Any) -> Any:
+        found.append(z)
+        return real(dout, weight, z, **options)
 
-        return call
-
-    monkeypatch.setattr(overwrite, "LARGE", 0)
-    monkeypatch.setattr(swiglu, "overwriting_grad_op", noted("z", swiglu.overwriting_grad_op))
-    monkeypatch.setattr(residual_rms, "overwriting_grad_op", noted("x1", residual_rms.overwriting_grad_op))
+    monkeypatch.setattr(kept, "LARGE", 0)
+    monkeypatch.setattr(swiglu, "overwriting_grad_op", noted)
     return found
 
 
@@ -62,18 +55,18 @@ def equal(got: list[Tensor], want: list[Tensor]) -> bool:
 
 @pytest.mark.parametrize("name", FUSED)
 def test_the_gradients_are_those_that_leave_all_alone(
-    name: str, overwritten: list[str], monkeypatch: pytest.MonkeyPatch
+    name: str, overwritten: list[Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     f, made = FUSED[name]
     found = gradients(f, made())
-    assert overwritten == PLACES[name]
-    monkeypatch.setattr(overwrite, "LARGE", 1 << 62)
+    assert len(overwritten) == 1
+    monkeypatch.setattr(kept, "LARGE", 1 << 62)
     assert equal(found, gradients(f, made()))
-    assert overwritten == PLACES[name]
+    assert len(overwritten) == 1
 
 
 @pytest.mark.parametrize("name", FUSED)
-def test_a_graph_that_is_kept_can_be_used_again(name: str, overwritten: list[str]) -> None:
+def test_a_graph_that_is_kept_can_be_used_again(name: str, overwritten: list[Tensor]) -> None:
     f, made = FUSED[name]
     arguments = made()
     y = f(*arguments)
@@ -82,18 +75,18 @@ def test_a_graph_that_is_kept_can_be_used_again(name: str, overwritten: list[str
         list(torch.autograd.grad(y, needed, torch.ones_like(y), retain_graph=kept, allow_unused=True))
         for kept in (True, True, False)
     ]
-    assert overwritten == PLACES[name]
+    assert len(overwritten) == 1
     assert equal(runs[0], runs[1])
     assert equal(runs[0], runs[2])
 
 
-def test_what_was_kept_for_a_second_derivative_stays(overwritten: list[str]) -> None:
+def test_what_was_kept_for_a_second_derivative_stays(overwritten: list[Tensor]) -> None:
     f, made = FUSED["llama_mlp"]
     gradients(f, made(), create_graph=True)
     assert not overwritten
 
 
-def test_batched_gradients_and_compiled_ones_leave_all_alone(overwritten: list[str]) -> None:
+def test_batched_gradients_and_compiled_ones_leave_all_alone(overwritten: list[Tensor]) -> None:
     f, made = FUSED["swiglu_mlp"]
     want = gradients(f, made())
     overwritten.clear()
@@ -107,35 +100,70 @@ def test_batched_gradients_and_compiled_ones_leave_all_alone(overwritten: list[s
     assert not overwritten
 
 
-def test_checkpoints_overwrite_what_they_made_again(overwritten: list[str]) -> None:
+def test_checkpoints_overwrite_what_they_made_again(overwritten: list[Tensor]) -> None:
     f, made = FUSED["llama_mlp"]
     want = gradients(f, made())
     assert equal(gradients(lambda *t: checkpoint(f, *t, use_reentrant=False), made()), want)
-    assert overwritten == 2 * PLACES["llama_mlp"]
+    assert len(overwritten) == 2
+
+
+@pytest.mark.parametrize("name", FUSED)
+def test_what_only_the_graph_held_is_given_back(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    f, made = FUSED[name]
+    used: list[bool] = []
+    monkeypatch.setattr(kept, "LARGE", 0)
+    monkeypatch.setattr(kept, "give_back", lambda t: used.append(kept.used_up(t)))
+    y = f(*made())
+    y.sum().backward(retain_graph=True)
+    assert used == [False] * GIVEN_BACK[name]
+    y.sum().backward()
+    assert used == [False] * GIVEN_BACK[name] + [True] * GIVEN_BACK[name]
+
+
+def test_memory_that_can_go_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept, "LARGE", 0)
+    x = torch.ones(4, requires_grad=True)
+    sizes: list[int] = []
+
+    class Keeps(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            ctx.inner = x * 2
+            return x * 3
+
+        @staticmethod
+        def backward(ctx: Any, dy: Tensor) -> Tensor:
+            kept.give_back(ctx.inner)
+            sizes.append(ctx.inner.untyped_storage().size())
+            return dy
+
+    y = Keeps.apply(x).sum()
+    y.backward(retain_graph=True)
+    y.backward()
+    assert sizes == [16, 0]
 
 
 def test_what_is_small_stays() -> None:
     """A call into a given array costs the host more than one that makes its own."""
     f, made = FUSED["llama_mlp"]
-    arguments = made()
-    kept: list[Tensor] = []
+    tensors: list[Tensor] = []
 
     def pack(t: Tensor) -> Tensor:
-        kept.append(t)
+        tensors.append(t)
         return t
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
-        y = f(*arguments)
-    before = [t.clone() for t in kept]
+        y = f(*made())
+    before = [t.clone() for t in tensors]
     y.sum().backward()
-    assert all(torch.equal(t, was) for t, was in zip(kept, before, strict=True))
+    assert all(torch.equal(t, was) for t, was in zip(tensors, before, strict=True))
 
 
-def test_a_rehearsal_finds_the_same_kernels(overwritten: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rehearsal_finds_the_same_kernels(overwritten: list[Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
     f, made = FUSED["llama_mlp"]
     found = {u.source for u in kernels(lambda: gradients(f, made()))}
     assert overwritten
-    monkeypatch.setattr(overwrite, "LARGE", 1 << 62)
+    monkeypatch.setattr(kept, "LARGE", 1 << 62)
     assert found == {u.source for u in kernels(lambda: gradients(f, made()))}
 
 

@@ -71,14 +71,6 @@ OPERATIONS: dict[str, tuple[Any, Callable[[], list[Any]], dict[str, Any]]] = {
         ],
         {"want_normed": True, "want_norm": True},
     ),
-    "rms_linear_grad_": (
-        residual_rms.overwriting_grad_op,
-        lambda: [
-            normal(M, N), normal(N, K), normal(M, K), scale().detach(), normal(K).float(), normal(M).float(),
-            normal(M, K),
-        ],
-        {"want_norm": True},
-    ),
     "linear_swiglu": (swiglu.forward_op, lambda: [leaf(M, K), leaf(N, K), scale(), None], {"keep": True}),
     "linear_swiglu with bias": (swiglu.forward_op, lambda: [leaf(M, K), leaf(N, K), None, vector(N)], {"keep": True}),
     "swiglu_grad": (
