@@ -24,12 +24,12 @@ USUAL = Config(128, 128, schedule="pingpong", epilogue_n=32)
 # and with the bytes moved for an element from which on the schedule is worth that all the same, if the mainloop is not
 # SHORT.
 MANY_TILES = (
-    (Config(128, 192, schedule="pingpong", epilogue_n=32, store_stages=1), 52, 8),
+    (Config(128, 192, schedule="pingpong", epilogue_n=32, store_stages=1), 53, 8),
     (Config(128, 256, schedule="cooperative"), 16, inf),
     (Config(128, 256, schedule="cooperative", epilogue_n=32), 16, 4),
 )
 SHORT = 2048  # columns of the operands
-SHARED_OUT = 10  # registers of sums along columns, which eight lanes share out, beside what `Problem.held` counts
+SHARED_OUT = 11  # registers of sums along columns, which eight lanes share out, beside what `Problem.held` counts
 FEW_TILES = (
     Config(128, 256, schedule="cooperative"),
     Config(128, 192, schedule="cooperative", epilogue_n=32),
