@@ -121,7 +121,8 @@ def held(kernel: Kernel, dtypes: Mapping[str, DType]) -> float:
             return (16.0 if row is not None else _ROW_VECTOR) * float(grid.width(column)) * words
         return 2.0 * words if row is not None else 1.0
 
-    loads = sum(registers(p.dims, max(32, dtype_of(p, dtypes).bits)) for p in kernel.params if p.name not in operands)
+    # An index is compared in 32 bits, whatever it is loaded as.
+    loads = sum(registers(p.dims, 32) for p in kernel.params if p.name not in operands)
     values = [v for v in kernel.values if v.op in _STATE]
     return (
         loads
