@@ -6,6 +6,7 @@
     python benchmarks/run.py host --out DIR                    host time of each way to call
     python benchmarks/run.py startup --out DIR                 the first call, cold and from the cache
     python benchmarks/run.py reduces --out DIR                 what the reduces of a layer cost, beside their products
+    python benchmarks/run.py maps --out DIR                    maps beside copies of as many bytes
     python benchmarks/run.py merge DIR RESULTS.json            one file of all of them
     python benchmarks/run.py tried TRIED.json                  what tuning timed, of all that the cache has
     python benchmarks/run.py show RESULTS.json [--plots DIR]   the table, in Markdown; the pictures
@@ -52,7 +53,8 @@ from coda_lang.tuning.tune import tune
 
 BUDGET = 16
 FIRST = 0.6  # of the budget, as the tuner divides it
-OTHERS = {"host": "microseconds", "startup": "seconds", "reduces": "reduces"}  # what is no group: its file's key
+# What is no group: its file's key.
+OTHERS = {"host": "microseconds", "startup": "seconds", "reduces": "reduces", "maps": "maps"}
 TYPICAL_SECONDS = 60.0  # of a row, until one was measured
 
 
@@ -242,6 +244,12 @@ def reduces(folder: Path) -> None:
     _keep(folder / "reduces.json", {"reduces": [row for width, mlp in LAYERS for row in shares(width, mlp)]})
 
 
+def maps(folder: Path) -> None:
+    from maps import bandwidths
+
+    _keep(folder / "maps.json", {"maps": list(bandwidths())})
+
+
 def _keep(path: Path, data: dict[str, Any]) -> None:
     whole = {**describe(), **data}
     write_atomically(path, (json.dumps(whole, indent=1) + "\n").encode())
@@ -361,7 +369,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         else:
             return _told(*measure(specs, options.out, options))
     elif options.command in OTHERS:
-        {"host": host, "startup": startup, "reduces": reduces}[options.command](options.out)
+        {"host": host, "startup": startup, "reduces": reduces, "maps": maps}[options.command](options.out)
     elif options.command == "tried":
         tried(options.target)
     elif options.command == "merge":

@@ -16,6 +16,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 import groups
 import host
+import maps
 import ncu
 import run as script
 import startup
@@ -23,6 +24,7 @@ from groups import GROUPS, Spec
 from standing_gpu import FakeGpu, fake
 
 import coda_lang as coda
+from coda_lang.api import Program
 from coda_lang.backend_cutlass import device
 from coda_lang.backend_cutlass.config import rejection
 from coda_lang.backend_cutlass.emit import footprint
@@ -225,6 +227,17 @@ def test_host_time_of_each_way(fake: FakeGpu, monkeypatch: pytest.MonkeyPatch) -
     ]
     assert all(x > 0 for x in found.values())
     assert found["planned call"] < found["eager call"]
+
+
+def test_maps_are_calls_whose_bytes_are_counted_once() -> None:
+    for case in maps.CASES:
+        program = coda.load(groups.PROGRAMS / f"{case.file}.coda")[case.kernel]
+        assert isinstance(program, Program)
+        assert maps.moved(case, program) > 0
+    swiglu = next(c for c in maps.CASES if c.kernel == "swiglu_bwd_map")
+    program = coda.load(groups.PROGRAMS / "swiglu_bwd_map.coda")["swiglu_bwd_map"]
+    assert isinstance(program, Program)
+    assert maps.moved(swiglu, program) == 5 * 2 * 16384 * 8192  # dy, z and dz of twice the width
 
 
 def test_startup_is_measured_in_processes_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
