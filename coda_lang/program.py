@@ -198,24 +198,23 @@ class Program(Runnable[Kernel]):
     def __call__(
         self, /, *positional: Any, outputs: Any = None, out: Any = None, check: bool = False, **arguments: Any
     ) -> Result:
-        found = self._form(arguments, outputs) if not (positional or check) and out is None else None
+        found = None if positional or check else self._form(arguments, outputs, out)
         if found is None:
             return super().__call__(*positional, outputs=outputs, out=out, check=check, **arguments)
-        key, pointers = found
-        results = self.gpu.recent.again(key, pointers)
+        results = self.gpu.recent.again(found)
         if results is None:
-            results = self.gpu.run(self.caller.call(arguments, outputs, None), form=found)
+            results = self.gpu.run(self.caller.call(arguments, outputs, out), form=found)
         return Result(results)
 
     __call__.__doc__ = Runnable.__call__.__doc__
 
-    def _form(self, arguments: Mapping[str, Any], outputs: Any) -> Form | None:
+    def _form(self, arguments: Mapping[str, Any], outputs: Any, out: Any) -> Form | None:
         """What a call on a GPU is recognised by; None on the host, and for what has to be looked at."""
         if self._gpu is None and not any(getattr(x, "is_cuda", _is_cupy(x)) for x in arguments.values()):
             return None
         from coda_lang.backend_cutlass.recent import form_of
 
-        return form_of(arguments, outputs)
+        return form_of(arguments, outputs, out)
 
     def interpret(
         self,

@@ -162,11 +162,71 @@ def test_what_is_wrong_stays_wrong(k: Program, cuda: Any, made: list[Any]) -> No
 
 def test_options_go_the_usual_way(k: Program, cuda: Any, made: list[Any], checked: list[int]) -> None:
     k(**given())
-    out = Array((256, 128), "bf16")
-    assert k(**given(), out={"y": out}).y is out
-    assert len(checked) == 2
+    for _ in range(2):
+        k(**given(), outputs={"y"})
+    assert len(checked) == 3
     with pytest.raises(ArgumentError, match="by name"):
         k(given()["a"])
+
+
+def test_given_outputs_are_written(k: Program, cuda: Any, made: list[Any], checked: list[int]) -> None:
+    k(**given())
+    for i in range(3):
+        y = Array((256, 128), "bf16")
+        made.clear()
+        found = k(**given(), out={"y": y})
+        assert found.y is y
+        assert made == [found.s]
+        assert list(found.keys()) == ["y", "s"]
+        assert {y.data.ptr, found.s.data.ptr} <= set(words(cuda.launches[-1].block))
+        assert len(checked) == 2
+        assert len(cuda.launches) == 2 + i
+
+
+def test_given_outputs_of_another_form_are_checked(k: Program, cuda: Any, made: list[Any], checked: list[int]) -> None:
+    k(**given(), out={"y": Array((256, 128), "bf16")})
+    k(**given(), out={"y": Array((256, 128), "bf16", offset=2)})
+    k(**given(), out={"s": Array((256, 2), "f32")})
+    assert len(checked) == 3
+    for wrong in (Array((256, 128), "f16"), Array((256, 129), "bf16"), np.zeros((256, 128), np.float32), None):
+        with pytest.raises((ArgumentError, TypeError)):
+            k(**given(), out={"y": wrong})
+    with pytest.raises(ArgumentError):
+        k(**given(), out={"z": Array((256, 128), "bf16")})
+
+
+def test_memory_that_is_shared_is_seen_each_time(cuda: Any, made: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    f = coda.loads(TEXT)["f"]
+    checked: list[int] = []
+    plain = f.caller.call
+    monkeypatch.setattr(f.caller, "call", lambda *a: checked.append(1) or plain(*a))  # type: ignore[func-returns-value]
+
+    def call(place: int | None) -> None:
+        """With y where x is, moved by bytes; None: apart."""
+        x, y = Array((8, 8), "f32"), Array((8, 8), "f32")
+        if place is not None:
+            y.data.ptr = x.data.ptr + place
+        f(x=x, s=Array((), "f32"), out={"y": y})
+
+    for _ in range(2):
+        call(0)
+        call(None)
+    assert len(checked) == 2
+    for place in (-32, 32, 240, -240):
+        with pytest.raises(ArgumentError, match="shares memory"):
+            call(place)
+    for place in (256, -256):
+        call(place)
+    assert len(checked) == 6
+
+
+def test_two_outputs_in_one_place_stay_wrong(k: Program, cuda: Any, made: list[Any]) -> None:
+    k(**given(), out={"y": Array((256, 128), "bf16"), "s": Array((256, 2), "f32")})
+    y, s = Array((256, 128), "bf16"), Array((256, 2), "f32")
+    s.data.ptr = y.data.ptr
+    for _ in range(2):
+        with pytest.raises(ArgumentError, match="share memory"):
+            k(**given(), out={"y": y, "s": s})
 
 
 def test_what_is_updated_in_place_is_looked_at(cuda: Any, made: list[Any]) -> None:
