@@ -148,6 +148,12 @@ class GpuProgram:
         """Rows, columns and depth of the call's product."""
         return _extents(call)
 
+    def form(self, call: Call[Kernel]) -> str:
+        """All but its shape and the GPU that decides which schedule is kept for a call, as text."""
+        from coda_lang.tuning import keys
+
+        return keys.form(call.kernel, call.binding.dtypes, _direct(call))
+
     def tuned(self, call: Call[Kernel]) -> Config | None:
         """The schedule that was kept for calls like this one, which has a product."""
         return self._tuned(call, _direct(call), _extents(call))[0]

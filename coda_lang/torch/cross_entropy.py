@@ -43,9 +43,9 @@ def linear_cross_entropy(
 ) -> Tensor:
     """cross_entropy(logits, target) with logits = cap(rstd·(x @ weight.T)), as `torch.nn.functional.cross_entropy`.
 
-    Where a gradient can follow, "mean" and "sum" make it with the loss, from the logits of `chunk_rows` rows at a time
-    in f16. A logit beyond f16's 65504 makes its row's gradient infinite or NaN, unless there is a softcap. The loss,
-    and the gradients of "none", come from the product in f32. Under `torch.no_grad()` only the loss is made.
+    Where a gradient can follow, "mean" and "sum" make it with the loss, both from the logits of `chunk_rows` rows at a
+    time, rounded to f16; one beyond 65504 makes its row's loss infinite or NaN, unless there is a softcap. "none", and
+    any loss under `torch.no_grad()`, come from the logits in f32.
 
     Args:
         x: [..., K], bf16 or f16 (any type under autocast); with `rstd`, the h of `residual_rms_linear` or `input_rms`.

@@ -1,4 +1,4 @@
-"""The loss of each row of a head, from statistics of logits that are not written, or only for their gradient."""
+"""The loss of each row of a head: of logits that are not written, or of those that are kept for their gradient."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from coda_lang.torch import calls
 
 
 class RowLosses(NamedTuple):
-    """The losses, the logits' logsumexp and the target's logit, f32[M] each; the logits before the cap, f16[M, V]."""
+    """The losses and the logits' logsumexp, f32[M] each; the logits before the cap, f16[M, V]."""
 
     losses: Tensor
     lse: Tensor
-    t: Tensor
     kept: Tensor | None
 
 
@@ -22,11 +21,12 @@ def row_losses(
     x: Tensor, weight: Tensor, rstd: Tensor | None, target: Tensor,
     *, ignore_index: int, eps: float, zeta: float, cap: float, keep: bool = False,
 ) -> RowLosses:  # fmt: skip
-    """Of x [M, K] and weight [V, K], from the product in f32; `kept` if `keep`."""
-    name = "cross_entropy" if rstd is None else "rmsnorm_cross_entropy"
-    asked = ["lse", "t", *(["zsum"] if eps else []), *(["kept"] if keep else [])]
+    """Of x [M, K] and weight [V, K]; `keep` rounds the logits to f16 first."""
+    file = "cross_entropy" if rstd is None else "rmsnorm_cross_entropy"
+    asked = [*(["kept"] if keep else []), "lse", "t", *(["zsum"] if eps else [])]
+    name = f"{file}_kept" if keep else file
     out = calls.run(
-        name, name, asked, a=x, b=weight, rstd=rstd, target=target, ignore_index=ignore_index, cap=cap or None
+        file, name, asked, a=x, b=weight, rstd=rstd, target=target, ignore_index=ignore_index, cap=cap or None
     )  # fmt: skip
     lse = calls.run("reduces", "lse_from_partials", ["lse"], lse=out.lse).lse
     zmean = None
@@ -34,4 +34,4 @@ def row_losses(
         zmean = calls.run("reduces", "mean_from_partials", ["mean"], partials=out.zsum, N=weight.shape[0]).mean
     options = {"target": target, "ignore_index": ignore_index, "eps": eps or None, "zeta": zeta or None}
     losses = calls.run("reduces", "loss_from_lse", ["losses"], lse=lse, t=out.t, zmean=zmean, **options).losses
-    return RowLosses(losses, lse, out.t, out.kept if keep else None)
+    return RowLosses(losses, lse, out.kept if keep else None)

@@ -1,8 +1,8 @@
 """The sum or mean of a head's losses, whose gradients are made with it, while the logits are there.
 
 For each chunk of rows: the losses, the logits in f16, the logits' gradient in their place, and both products of it.
-Each row weighs 1 there. What the loss is then multiplied by, the backward pass does to the gradients. The peak, beside
-the inputs, is
+Each row weighs the same there. What the loss is then multiplied by, the backward pass does to the gradients. The peak,
+beside the inputs, is
 
     chunk·V·2 bytes for the chunk
     M·K·2 bytes for the gradient of x
@@ -21,6 +21,10 @@ from torch import Tensor
 from coda_lang.torch import calls, once
 from coda_lang.torch.calls import Gradient
 from coda_lang.torch.cross_entropy_rows import row_losses
+
+# The weight of a row in the gradients that are kept. A probability below 3e-8 is 0 in f16, and a vocabulary has many:
+# 64 times that is left of them, and 64·rstd stays far from f16's largest number for any eps of a norm.
+ROW_WEIGHT = {torch.bfloat16: 1.0, torch.float16: 64.0}
 
 
 @torch.library.custom_op("coda_lang::linear_cross_entropy_total", mutates_args=())
@@ -56,11 +60,13 @@ def _chunk(
     made = row_losses(x, weight, rstd, target, **options, keep=True)
     assert made.kept is not None
     gradient = "da" if x.dtype == torch.bfloat16 else "da16"
+    weighed = ROW_WEIGHT[x.dtype]
     products = dx is not None or dw is not None
     out = calls.run(
         "cross_entropy_bwd_map", "cross_entropy_bwd_map",
         [*([gradient] if products else []), *(["zdz"] if drstd is not None else [])],
-        x=made.kept, lse=made.lse, t=made.t, target=target, rstd=rstd, ignore_index=options["ignore_index"],
+        x=made.kept, lse=made.lse, target=target, rstd=rstd, ignore_index=options["ignore_index"],
+        dloss=None if weighed == 1 else torch.full_like(made.lse, weighed),
         **{n: options[n] or None for n in ("eps", "zeta", "cap")},
         out={gradient: made.kept.view(x.dtype)} if products else None,
     )  # fmt: skip
@@ -129,7 +135,7 @@ def _backward(ctx: Any, saved: Any, dloss: Gradient, *_: Gradient) -> tuple[Grad
             raise RuntimeError(f"coda_lang::linear_cross_entropy_total ran with {name}=False, so it lacks a gradient")
     counted, dx, dw, drstd, _ = saved
     # Without a row that counts the gradients are 0, as PyTorch's, and stay 0 if the scale is finite.
-    scale = dloss / counted.clamp(min=1) if ctx.options["mean"] else dloss
+    scale = (dloss / counted.clamp(min=1) if ctx.options["mean"] else dloss) / ROW_WEIGHT[ctx.dtype]
     return (
         scaled_op(dx, scale, dtype=ctx.dtype) if need_x else None,
         scaled_op(dw, scale, dtype=ctx.dtype) if need_weight else None,

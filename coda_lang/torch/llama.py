@@ -222,14 +222,14 @@ def _rope_gradients(
     return dx, dnorm if need_norm else None, dweight
 
 
-def _mlp_gradients(needs: tuple[bool, ...], saved: tuple[Any, ...], dx2: Tensor) -> tuple[Gradient, ...]:
-    """Of y, out, x, the norm weight, gate_up and down."""
+def _mlp_gradients(needs: tuple[bool, ...], saved: tuple[Any, ...], dx2: Tensor, alone: bool) -> tuple[Gradient, ...]:
+    """Of y, out, x, the norm weight, gate_up and down. `alone`: x1 and z are the graph's (`kept.seen_by_nobody`)."""
     need_y, need_out, need_x, need_norm, need_gate_up, need_down = needs
     y, out, norm_weight, gate_up, down, x1, rstd, z = saved
     stream = need_y or need_out or need_x
     dx1 = dnorm = dgate_up = ddown = dz = zdz = act = normed = None
     if stream or need_norm or need_gate_up:
-        dz, zdz, act = swiglu.through_linear(dx2, down, z, width=x1.shape[1], want_y=need_down)
+        dz, zdz, act = swiglu.through_linear(dx2, down, z, width=x1.shape[1], want_y=need_down, alone=alone)
     elif need_down:
         act = swiglu.recomputed(z)
     # What is large is used up as soon as it is there: z, dz and the activation together are most of the peak.
@@ -242,11 +242,13 @@ def _mlp_gradients(needs: tuple[bool, ...], saved: tuple[Any, ...], dx2: Tensor)
         )  # fmt: skip
     elif need_gate_up:
         normed = _normalised(x1, rstd, norm_weight)
-    kept.give_back(x1)
+    if alone:
+        kept.give_back(x1, dx2)
     if need_gate_up and dz is not None and normed is not None:
         dgate_up = calls.weight_gradient(dz, normed)
     dz = normed = None
-    kept.give_back(z)
+    if alone:
+        kept.give_back(z, dx2)
     return (
         calls.input_gradient(dx1, out) if need_y and dx1 is not None else None,
         calls.weight_gradient(dx1, y) if need_out and dx1 is not None else None,
@@ -283,7 +285,7 @@ def _setup_mlp(ctx: Any, inputs: Any, keyword_only_inputs: Any, output: Any) -> 
     ctx.set_materialize_grads(False)
     *inner, link = output[1:]
     ctx.mark_non_differentiable(*inner)
-    ctx.kept = keyword_only_inputs["keep"]
+    ctx.kept, ctx.alone = keyword_only_inputs["keep"], kept.seen_by_nobody()
     ctx.save_for_backward(*_saved_mlp(ctx, inputs, *inner), link)
 
 
@@ -291,7 +293,7 @@ def _backward_mlp(ctx: Any, saved: Any, dx2: Gradient, *_: Gradient) -> tuple[Gr
     if dx2 is None:
         return (None,) * 6
     calls.must_be_kept(ctx, "llama_mlp")
-    return _mlp_gradients(ctx.needs_input_grad, saved[:-1], dx2)
+    return _mlp_gradients(ctx.needs_input_grad, saved[:-1], dx2, ctx.alone)
 
 
 def _setup_span(ctx: Any, inputs: Any, keyword_only_inputs: Any, output: Any) -> None:
@@ -300,6 +302,7 @@ def _setup_span(ctx: Any, inputs: Any, keyword_only_inputs: Any, output: Any) ->
     ctx.set_materialize_grads(False)
     ctx.mark_non_differentiable(x1, rstd, z, rstd2)
     ctx.rotated, ctx.kept = keyword_only_inputs["rotated"], keyword_only_inputs["keep"]
+    ctx.alone = kept.seen_by_nobody()
     mlp = _saved_mlp(ctx, inputs[:6], x1, rstd, z)
     ctx.save_for_backward(*mlp, x2, next_norm, qkv, rstd2, turned, *table)
 
@@ -311,7 +314,7 @@ def _backward_span(ctx: Any, saved: Any, dx2: Gradient, dturned: Gradient, *_: G
     if dturned is not None:
         needs = (any(mlp_needs), need_norm, need_qkv)
         dx2, dnorm, dqkv = _rope_gradients(needs, saved[8:], ctx.rotated, dturned, dx2)
-    mlp = (None,) * 6 if dx2 is None else _mlp_gradients(mlp_needs, saved[:8], dx2)
+    mlp = (None,) * 6 if dx2 is None else _mlp_gradients(mlp_needs, saved[:8], dx2, ctx.alone)
     return *mlp, dnorm, dqkv, None, None, None
 
 

@@ -1,11 +1,13 @@
 """Compiling what a step of a model needs, in parallel processes and before it runs.
 
 A kernel takes seconds to compile when it is first called, one after the other. A rehearsal runs the step once with all
-programs left out, to see which kernels it would run.
+programs left out, to see which kernels it would run. It does so for the whole process, since a backward pass has
+threads of its own: no other thread may run an operation meanwhile.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -20,14 +22,16 @@ from coda_lang.errors import BackendError
 from coda_lang.ir.program import Kernel
 from coda_lang.torch import calls
 
+_under_way = threading.Lock()
 _DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 
 
 def precompile(step: Callable[[], object], workers: int | None = None) -> int:
     """Compile the kernels that `step()` would run, so that running it takes them from the cache.
 
-    The step is run once, with zeros in place of every program's results: it may make losses and gradients, but must not
-    change what is to last, as an optimizer does.
+    The step is run once, with zeros in place of every program's results: it may make losses and gradients, which are to
+    be thrown away, but must not change what is to last, as an optimizer does, or a batch norm its statistics. Random
+    numbers are drawn again afterwards. No other thread may run an operation meanwhile.
 
     Args:
         workers: processes; by default one for each core.
@@ -37,6 +41,7 @@ def precompile(step: Callable[[], object], workers: int | None = None) -> int:
 
     Raises:
         BackendError: one cannot be compiled, or the packages of the `gpu` extra are missing.
+        RuntimeError: another rehearsal is under way.
     """
     units = kernels(step)
     for outcome in compile_many(units, workers=workers):
@@ -52,7 +57,10 @@ def kernels(step: Callable[[], object]) -> list[Emitted]:
 
 
 def rehearsed(step: Callable[[], object]) -> list[tuple[Program, Call[Kernel]]]:
-    """The calls that `step()` would make, one of each form: a layer's come again and again. Nothing is computed."""
+    """The calls that `step()` would make, one of each form: a layer's come again and again. Nothing is computed.
+
+    Raises RuntimeError if another rehearsal is under way.
+    """
     found: dict[Any, tuple[Program, Call[Kernel]]] = {}
 
     def rehearse(program: Program, outputs: Sequence[str], arguments: Mapping[str, Any]) -> Result:
@@ -71,11 +79,15 @@ def rehearsed(step: Callable[[], object]) -> list[tuple[Program, Call[Kernel]]]:
         made |= out
         return Result({n: made[n] if n in made else call.tensors[n].owner for n in call.order})
 
+    if not _under_way.acquire(blocking=False):
+        raise RuntimeError("another precompile or tune is under way in this process: one at a time")
     real, calls.runner = calls.runner, rehearse
     try:
-        step()
+        with torch.random.fork_rng(devices=[torch.cuda.current_device()] if torch.cuda.is_available() else []):
+            step()
     finally:
         calls.runner = real
+        _under_way.release()
     return list(found.values())
 
 

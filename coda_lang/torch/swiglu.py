@@ -161,10 +161,13 @@ def _beside_dz(weight: Tensor, z: Tensor, width: int | None, want_y: bool) -> tu
 
 
 def through_linear(
-    dout: Tensor, weight: Tensor, z: Tensor, *, width: int | None, want_y: bool
+    dout: Tensor, weight: Tensor, z: Tensor, *, width: int | None, want_y: bool, alone: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """`linear_grad_op`, in a backward pass. dz takes the place of a z that is large and that nobody reads again."""
-    if not kept.used_up(z, dout, weight):
+    """`linear_grad_op`, in a backward pass. dz takes the place of a z that is large and that nobody reads again.
+
+    `alone` says that z belongs to the graph (`kept.seen_by_nobody`).
+    """
+    if not (alone and kept.used_up(z, dout, weight)):
         found: tuple[Tensor, Tensor, Tensor] = linear_grad_op(dout, weight, z, width=width, want_y=want_y)
         return found
     zdz, y = overwriting_grad_op(dout, weight, z, width=width, want_y=want_y)
@@ -214,7 +217,7 @@ def _setup_mlp(ctx: Any, inputs: Any, keyword_only_inputs: Any, output: Any) -> 
     need_x, need_gate_up, _ = ctx.needs_input_grad[:3]
     ctx.set_materialize_grads(False)
     ctx.mark_non_differentiable(output[1])
-    ctx.kept = keyword_only_inputs["keep"]
+    ctx.kept, ctx.alone = keyword_only_inputs["keep"], kept.seen_by_nobody()
     ctx.save_for_backward(x if need_gate_up else None, gate_up if need_x else None, down, *output[1:])
 
 
@@ -226,7 +229,7 @@ def _backward_mlp(ctx: Any, saved: Any, dout: Gradient, *_: Gradient) -> tuple[G
     need_x, need_gate_up, need_down = ctx.needs_input_grad
     dz = y = ddown = None
     if need_x or need_gate_up:
-        found = through_linear(dout, down, z, width=None, want_y=need_down)
+        found = through_linear(dout, down, z, width=None, want_y=need_down, alone=ctx.alone)
         dz, y = found[0], found[2]
     elif need_down:
         y = recomputed(z)

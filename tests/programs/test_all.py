@@ -31,11 +31,15 @@ EXPECTED = {
     "rope": {"rope": "a b cos sin -> y", "rope_position": "a b cos sin position rotated -> y"},
     "rmsnorm_rope": {"rmsnorm_rope": "a b rstd cos sin -> z y"},
     "cross_entropy": {
-        "cross_entropy": "a b target ignore_index cap -> z lse t zsum kept",
+        "cross_entropy": "a b target ignore_index cap -> z lse t zsum",
+        "cross_entropy_kept": "a b target ignore_index cap -> kept lse t zsum",
         "lse_from_partials": "lse -> lse",
         "loss_from_lse": "lse t target zmean eps zeta ignore_index -> loss losses",
     },
-    "rmsnorm_cross_entropy": {"rmsnorm_cross_entropy": "a b rstd target ignore_index cap -> z lse t zsum kept"},
+    "rmsnorm_cross_entropy": {
+        "rmsnorm_cross_entropy": "a b rstd target ignore_index cap -> z lse t zsum",
+        "rmsnorm_cross_entropy_kept": "a b rstd target ignore_index cap -> kept lse t zsum",
+    },
     "layernorm_linear": {
         "layernorm_linear": "a b mean rstd colsum bias -> d",
         "mean_rstd": "count mean m2 eps -> mean rstd",
@@ -51,7 +55,7 @@ EXPECTED = {
     "rope_bwd": {"rope_bwd": "a b y cos sin -> dz zdz", "rope_bwd_map": "dy y cos sin -> dz zdz"},
     "cross_entropy_bwd": {"cross_entropy_bwd": "a b lse target dloss ignore_index eps zeta cap -> dz"},
     "cross_entropy_bwd_map": {
-        "cross_entropy_bwd_map": "x lse t target dloss ignore_index eps zeta cap rstd -> da da16 zdz",
+        "cross_entropy_bwd_map": "x lse target dloss ignore_index eps zeta cap rstd -> da da16 zdz",
     },
     "linear_dw": {"linear_dw": "a b -> dw", "linear_dw_accumulate": "a b dw -> ", "linear_dw_f32": "a b -> dw"},
     "act_bwd": {f"{act}_bwd": "a b z -> dz dbias y zdz" for act in ACTIVATIONS},

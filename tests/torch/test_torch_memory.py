@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 import coda_lang.torch as ct
-from coda_lang.torch import kept, residual_rms, swiglu
+from coda_lang.torch import calls, kept, residual_rms, swiglu
 from coda_lang.torch.rehearsal import kernels
 
 Made = tuple[Callable[..., Any], Callable[[], list[Tensor]]]
@@ -107,17 +107,93 @@ def test_checkpoints_overwrite_what_they_made_again(overwritten: list[Tensor]) -
     assert len(overwritten) == 2
 
 
-@pytest.mark.parametrize("name", FUSED)
-def test_what_only_the_graph_held_is_given_back(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    f, made = FUSED[name]
-    used: list[bool] = []
+@pytest.fixture
+def given_back(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """For each tensor that could be given back, whether it was; what was is NaN from then on."""
+    found: list[bool] = []
+    real = kept.give_back
+
+    def give_back(tensor: Tensor, *others: Tensor | None) -> None:
+        used = kept.used_up(tensor, *others)
+        found.append(used)
+        real(tensor, *others)
+        if used:
+            tensor.data.fill_(torch.nan)
+
     monkeypatch.setattr(kept, "LARGE", 0)
-    monkeypatch.setattr(kept, "give_back", lambda t: used.append(kept.used_up(t)))
+    monkeypatch.setattr(kept, "give_back", give_back)
+    return found
+
+
+@pytest.mark.parametrize("name", FUSED)
+def test_what_only_the_graph_held_is_given_back(name: str, given_back: list[bool]) -> None:
+    f, made = FUSED[name]
     y = f(*made())
     y.sum().backward(retain_graph=True)
-    assert used == [False] * GIVEN_BACK[name]
+    assert given_back == [False] * GIVEN_BACK[name]
     y.sum().backward()
-    assert used == [False] * GIVEN_BACK[name] + [True] * GIVEN_BACK[name]
+    assert given_back == [False] * GIVEN_BACK[name] + [True] * GIVEN_BACK[name]
+
+
+@pytest.mark.parametrize("name", FUSED)
+@pytest.mark.parametrize("reentrant", [None, False, True])
+def test_what_was_given_back_is_not_read(
+    name: str, reentrant: bool | None, given_back: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    f, made = FUSED[name]
+    run = f if reentrant is None else lambda *t: checkpoint(f, *t, use_reentrant=reentrant)
+
+    def summed() -> list[Tensor | None]:
+        arguments = made()
+        run(*arguments).sum().backward()
+        return [t.grad for t in arguments]
+
+    found = summed()
+    assert given_back == [True] * GIVEN_BACK[name]
+    monkeypatch.setattr(kept, "LARGE", 1 << 62)
+    assert equal(found, summed())
+
+
+@pytest.mark.parametrize("name", FUSED)
+def test_what_a_hook_has_seen_stays(name: str, given_back: list[bool], overwritten: list[Tensor]) -> None:
+    """It may be the hook's memory."""
+    f, made = FUSED[name]
+    seen: list[Tensor] = []
+
+    def pack(t: Tensor) -> Tensor:
+        seen.append(t)
+        return t
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+        y = f(*made())
+    before = [t.clone() for t in seen]
+    y.sum().backward()
+    assert all(torch.equal(t, was) for t, was in zip(seen, before, strict=True))
+    assert not overwritten
+    assert not given_back
+
+
+@pytest.mark.parametrize("name", ["llama_mlp", "llama_span"])
+@pytest.mark.parametrize("failing", [1, 2, 3])
+def test_a_pass_that_failed_is_not_repeated_on_what_it_left(
+    name: str, failing: int, given_back: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when memory runs out in one of its products."""
+    f, made = FUSED[name]
+    real, calls_made = calls.weight_gradient, []
+
+    def weight_gradient(dz: Tensor, x: Tensor) -> Tensor:
+        calls_made.append(1)
+        if len(calls_made) == failing:
+            raise MemoryError
+        return real(dz, x)
+
+    monkeypatch.setattr(calls, "weight_gradient", weight_gradient)
+    y = f(*made())
+    with pytest.raises(MemoryError):
+        y.sum().backward()
+    with pytest.raises(RuntimeError, match="inplace operation"):
+        y.sum().backward()
 
 
 def test_memory_that_can_go_goes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,20 +219,15 @@ def test_memory_that_can_go_goes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sizes == [16, 0]
 
 
-def test_what_is_small_stays() -> None:
+def test_what_is_small_stays(monkeypatch: pytest.MonkeyPatch, overwritten: list[Tensor]) -> None:
     """A call into a given array costs the host more than one that makes its own."""
+    monkeypatch.undo()
+    used: list[bool] = []
+    monkeypatch.setattr(kept, "give_back", lambda t, *others: used.append(kept.used_up(t, *others)))
     f, made = FUSED["llama_mlp"]
-    tensors: list[Tensor] = []
-
-    def pack(t: Tensor) -> Tensor:
-        tensors.append(t)
-        return t
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
-        y = f(*made())
-    before = [t.clone() for t in tensors]
-    y.sum().backward()
-    assert all(torch.equal(t, was) for t, was in zip(tensors, before, strict=True))
+    f(*made()).sum().backward()
+    assert used == [False, False]
+    assert not overwritten
 
 
 def test_a_rehearsal_finds_the_same_kernels(overwritten: list[Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
