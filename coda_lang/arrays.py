@@ -118,6 +118,13 @@ def wants_gradient(array: Any) -> bool:
     return bool(array.requires_grad and torch.is_grad_enabled())
 
 
+def written(array: Any) -> None:
+    """Tells autograd that an array was written, if it is a torch tensor: what it saved of it is then refused."""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(array, torch.Tensor) and not array.is_inference():
+        torch.autograd.graph.increment_version(array)
+
+
 def library(name: str) -> Library:
     """The library of a view, by its name; only "cupy" and "torch" hold CUDA memory.
 

@@ -211,6 +211,9 @@ class Caller(Generic[D]):
                 known = [o.name for o in self.ir.outputs if o.name in asked]
                 help = did_you_mean(str(name), known) or f"the outputs of this call are {', '.join(known) or 'none'}"
                 raise ArgumentError(f"{self.ir.name}: `out` has no output `{name}`: {help}")
+            if arrays.wants_gradient(out[name]):
+                text = f"out `{name}` requires a gradient, and this call has none"
+                raise ArgumentError(f"{self.ir.name}: {text}: call it under torch.no_grad()")
         wanted = {o.name: str(o.dtype) for o in self.ir.outputs}
         return {n: arrays.view(x, f"{self.ir.name}: out `{n}`", wanted[n]) for n, x in out.items()}
 

@@ -93,6 +93,7 @@ class Runnable(ABC, Generic[D]):
 
     def __init__(self, definition: D) -> None:
         self.ir = definition
+        self._updated = tuple(p.name for p in definition.params if p.inout)
         self.caller = Caller(definition)
 
     @property
@@ -159,8 +160,18 @@ class Runnable(ABC, Generic[D]):
         if check:
             check_domains(call)
         if call.device is not None:
-            return Result(self.on_gpu(call))
-        return in_library(call, self.on_host(call, DEFAULT_TILE))
+            results = Result(self.on_gpu(call))
+        else:
+            results = in_library(call, self.on_host(call, DEFAULT_TILE))
+        self._tell(arguments, out)
+        return results
+
+    def _tell(self, arguments: Mapping[str, Any], out: Mapping[str, Any] | None) -> None:
+        """Autograd, of the caller's tensors that were written."""
+        for x in (out or {}).values():
+            arrays.written(x)
+        for name in self._updated:
+            arrays.written(arguments[name])
 
     def host_call(
         self,
@@ -204,6 +215,7 @@ class Program(Runnable[Kernel]):
         results = self.gpu.recent.again(found)
         if results is None:
             results = self.gpu.run(self.caller.call(arguments, outputs, out), form=found)
+        self._tell(arguments, out)
         return Result(results)
 
     __call__.__doc__ = Runnable.__call__.__doc__

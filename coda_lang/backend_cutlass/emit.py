@@ -145,7 +145,7 @@ class _Emitter:
         apart = self.kernel.product is None or key in self.direct or key in self.spilled
         return not apart and form.kind == "tile" and form.columns == "kWhole" and dtype.kind == "float"
 
-    def _pairs(self, key: str, dtype: DType, form: Form) -> str:
+    def _aligned(self, key: str, dtype: DType, form: Form) -> str:
         aligned = key not in self.direct and dtype.kind == "float" and form.columns == "kWhole"
         return "true" if aligned else "false"
 
@@ -262,14 +262,14 @@ class _Emitter:
                 return Node(name, f"coda::Column<{t}>", params, span, fragment)
             case "row":
                 params = f"{{{self._pointer(key, dtype, True)}, {self._stride(key, 0)}, {self._period(form)}}}"
-                kind = f"coda::Row<Shape, {t}, {w}, {columns}, {self._pairs(key, dtype, form)}>"
+                kind = f"coda::Row<Shape, {t}, {w}, {columns}, {self._aligned(key, dtype, form)}>"
                 return Node(name, kind, params, span, fragment)
         if self._uses_tma(key, dtype, form):
             return Node(
                 name, f"coda::TileLoad<Shape, {t}, {w}>", f"{{{self._map(key, dtype, form, 64)}}}", span, fragment
             )
         params = self._place(key, dtype, form, True)
-        kind = f"coda::DirectTile<Shape, {t}, {w}, {columns}, {self._pairs(key, dtype, form)}>"
+        kind = f"coda::DirectTile<Shape, {t}, {w}, {columns}, {self._aligned(key, dtype, form)}>"
         return Node(name, kind, params, span, fragment)
 
     def _member(self, value: int, form: Form, added: int | None = None) -> str:
@@ -308,7 +308,7 @@ class _Emitter:
             params = f"{{{self._map(key, dtype, form, 16)}}}"
             return Node(name, f"coda::TileStore<Shape, {t}, {w}, {member}>", params, store.span)
         params = self._place(key, dtype, form, False)
-        kind = f"coda::DirectStore<Shape, {t}, {w}, {columns}, {self._pairs(key, dtype, form)}, {member}>"
+        kind = f"coda::DirectStore<Shape, {t}, {w}, {columns}, {self._aligned(key, dtype, form)}, {member}>"
         return Node(name, kind, params, store.span)
 
     def _pick_node(self, name: str, store: Store, key: str, dtype: DType) -> Node:

@@ -83,7 +83,16 @@ def linear_shapes(x: Tensor, weight: Tensor, name: str) -> None:
 
 def rows(x: Tensor) -> Tensor:
     """[..., K] → [M, K]."""
-    return x.reshape(-1, x.shape[-1])
+    return x.reshape(x.shape[:-1].numel(), x.shape[-1])
+
+
+def row_scale(rstd: Tensor | None, x: Tensor, name: str) -> Tensor | None:
+    """f32[...] → [M], for x [..., K]. Raises ArgumentError for any other shape."""
+    if rstd is None:
+        return None
+    if rstd.shape != x.shape[:-1]:
+        raise ArgumentError(f"{name}: rstd must be {list(x.shape[:-1])}, got {list(rstd.shape)}")
+    return rstd.reshape(-1)
 
 
 def unrows(y: Tensor, like: Tensor) -> Tensor:

@@ -20,6 +20,7 @@ from coda_lang.torch.cross_entropy_rows import row_losses
 from coda_lang.torch.cross_entropy_total import total_op
 
 CHUNK_BYTES = 1 << 30
+_LARGEST = 3.4e38  # in f32
 ROWS_MULTIPLE = 128  # the rows of an output tile
 
 
@@ -70,11 +71,15 @@ def linear_cross_entropy(
         raise ArgumentError(f'linear_cross_entropy: reduction is "mean", "sum" or "none", got {reduction!r}')
     if target.shape != x.shape[:-1]:
         raise ArgumentError(f"linear_cross_entropy: target must be {list(x.shape[:-1])}, got {list(target.shape)}")
-    if chunk_rows is not None and chunk_rows < 1:
-        raise ArgumentError(f"linear_cross_entropy: chunk_rows must be positive, got {chunk_rows}")
+    _between("label_smoothing", label_smoothing, 0, 1)
+    _between("z_loss", z_loss, -_LARGEST, _LARGEST)
+    _between("softcap", softcap, 0, _LARGEST)
+    _between("ignore_index", ignore_index, -(2**63), 2**63 - 1, whole=True)
+    if chunk_rows is not None:
+        _between("chunk_rows", chunk_rows, 1, 2**63 - 1, whole=True)
     once.refuse_forward_mode("linear_cross_entropy", x, weight, rstd)
     x, weight = calls.operands(x, weight)
-    arguments = calls.rows(x), weight, None if rstd is None else rstd.reshape(-1), target.reshape(-1)
+    arguments = calls.rows(x), weight, calls.row_scale(rstd, x, "linear_cross_entropy"), target.reshape(-1)
     options: dict[str, Any] = {
         "ignore_index": ignore_index, "eps": label_smoothing, "zeta": z_loss, "cap": softcap,
         "chunk_rows": default_chunk(weight.shape[0]) if chunk_rows is None else chunk_rows,
@@ -89,7 +94,14 @@ def linear_cross_entropy(
     if reduction == "none":
         return losses.view(target.shape)
     total = losses.sum()
-    return total if reduction == "sum" else total / (target != ignore_index).sum()
+    return total if reduction == "sum" else total / (target.long() != ignore_index).sum()
+
+
+def _between(name: str, value: Any, low: float, high: float, whole: bool = False) -> None:
+    """Raises ArgumentError unless an option is a number, a whole one if asked for, from low to high."""
+    if not isinstance(value, int if whole else (int, float)) or not low <= value <= high:
+        kind = "an integer" if whole else "a number"
+        raise ArgumentError(f"linear_cross_entropy: {name} is {kind} from {low:g} to {high:g}, got {value!r}")
 
 
 @torch.library.custom_op("coda_lang::linear_cross_entropy", mutates_args=())

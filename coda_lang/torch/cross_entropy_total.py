@@ -47,7 +47,7 @@ def total_op(
             drstd[rows] if want_rstd else None, first=not start,
             options={"ignore_index": ignore_index, "eps": eps, "zeta": zeta, "cap": cap},
         )  # fmt: skip
-    counted = (target != ignore_index).sum() if mean else calls.nothing(target, torch.int64)
+    counted = (target.long() != ignore_index).sum() if mean else calls.nothing(target, torch.int64)
     total = losses.sum()
     return total / counted if mean else total, counted, dx, dw, drstd, once.link(losses)
 

@@ -14,10 +14,12 @@ from coda_lang.torch.llama import llama_mlp, llama_span, rms_linear_rope
 from coda_lang.torch.swiglu import swiglu_mlp
 from coda_lang.torch.weights import interleave_gate_up
 
+_LOSS_OPTIONS = {"ignore_index", "label_smoothing", "z_loss", "softcap", "reduction", "chunk_rows"}
+
 
 def _weight(rows: int, columns: int, device: Any, dtype: Any) -> nn.Parameter:
     """As `nn.Linear` starts: uniform within ±1/√columns."""
-    bound = columns**-0.5
+    bound = max(1, columns) ** -0.5
     return nn.Parameter(torch.empty(rows, columns, device=device, dtype=dtype).uniform_(-bound, bound))
 
 
@@ -49,6 +51,11 @@ class LinearCrossEntropy(nn.Module):
 
     def __init__(self, hidden: int, vocabulary: int, *, device: Any = None, dtype: Any = None, **options: Any) -> None:
         super().__init__()
+        unknown = options.keys() - _LOSS_OPTIONS
+        if unknown:
+            raise TypeError(
+                f"LinearCrossEntropy takes {', '.join(sorted(_LOSS_OPTIONS))}, got {', '.join(sorted(unknown))}"
+            )
         self.weight = _weight(vocabulary, hidden, device, dtype)
         self.options = options
 

@@ -51,7 +51,7 @@ def linear_rope(
     once.refuse_forward_mode("linear_rope", x, weight, rstd, cos, sin)
     x, weight = calls.operands(x, weight)
     y, _ = forward_op(
-        calls.rows(x), weight, None if rstd is None else rstd.reshape(-1), cos.float(), sin.float(),
+        calls.rows(x), weight, calls.row_scale(rstd, x, "linear_rope"), cos.float(), sin.float(),
         position.reshape(-1), rotated=rotated,
     )  # fmt: skip
     return calls.unrows(y, x)

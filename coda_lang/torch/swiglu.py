@@ -35,7 +35,7 @@ def linear_swiglu(x: Tensor, weight: Tensor, rstd: Tensor | None = None, bias: T
     once.refuse_forward_mode("linear_swiglu", x, weight, rstd, bias)
     x, weight = calls.operands(x, weight)
     y, *_ = forward_op(
-        calls.rows(x), weight, None if rstd is None else rstd.reshape(-1), None if bias is None else bias.float(),
+        calls.rows(x), weight, calls.row_scale(rstd, x, "linear_swiglu"), None if bias is None else bias.float(),
         keep=calls.any_grad(x, weight, rstd, bias),
     )  # fmt: skip
     return calls.unrows(y, x)

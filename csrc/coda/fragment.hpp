@@ -7,7 +7,8 @@
 // A fragment of width W ∈ {1, 2, 4} lists them as [block of 8 accumulator columns][row, row + 8][W columns].
 //
 // Without a product no wgmma says which columns are whose. There `kRun` is 4, and of every 32 columns a thread has the eight
-// from 8·(t%4) on, its runs of four blocks side by side: 16 bytes of a row at once. With a product `kRun` is 1.
+// from 8·(t%4) on, its runs of four blocks side by side: 16 bytes of a row at once. With a product, and where sums over heads
+// must not part a block, `kRun` is 1.
 //
 // A value that does not vary along a row or a column is not spread: a scalar is Values<T, 1>, a column vector [2], a
 // row vector [blocks][W]. The generated compute node indexes each as it is.

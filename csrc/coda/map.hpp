@@ -20,7 +20,6 @@ CUTLASS_DEVICE void run_map(int m, int n, typename Tree::Params const& params) {
   CUTLASS_PRAGMA_UNROLL
   for (int i = 0; i < Config::kTileM / 64 * Config::kTileN / 2; ++i) nothing[i] = 0.f;
   driver.walk(tile, nothing, [](auto&, int, int) {});
-  if constexpr (Config::kStoreStages > 0) cute::tma_store_wait<0>();
 }
 
 }  // namespace coda

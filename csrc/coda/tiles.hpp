@@ -1,9 +1,10 @@
 #pragma once
 // Nodes of class 3: tiles of full, half and double width, loaded and stored.
 //
-// TMA moves aligned tiles through shared memory: loads by the producer warp, 64 rows at a time for each warpgroup; stores
-// by each warp for its own 16 rows, so that no warp waits for another. Rows lie in boxes of at most 128 bytes, swizzled
-// as TMA does, so that neither side has bank conflicts to speak of. Everything else moves by guarded loads and stores.
+// Beside a product TMA moves aligned tiles through shared memory: loads by the producer warp, 64 rows at a time for each
+// warpgroup; stores by each warp for its own 16 rows, so that no warp waits for another. Rows lie in boxes of at most 128 bytes,
+// swizzled as TMA does, so that neither side has bank conflicts to speak of. Everything else moves by the threads: up to 16
+// bytes at a time where runs are aligned and the subtile is whole, else by guarded elements.
 #include "coda/vectors.hpp"
 
 namespace coda {
@@ -114,8 +115,8 @@ struct TileCallbacks : Callbacks {
 };
 template <class Config, class T, int W> using TileLoad = Leaf<TileCallbacks<Config, T, W>>;
 
-// Any strides and any alignment, unless kPairs says that what lies side by side in a thread is aligned. Also [M, D] and [M, H].
-template <class Config, class T, int W, Columns kMap, bool kPairs>
+// Any strides and any alignment, unless kAligned says that what lies side by side in a thread is aligned. Also [M, D] and [M, H].
+template <class Config, class T, int W, Columns kMap, bool kAligned>
 struct DirectTileCallbacks : Callbacks {
   struct Params { T const* data; int64_t row_stride, column_stride; int period; };
   Params params;
@@ -123,7 +124,7 @@ struct DirectTileCallbacks : Callbacks {
   Values<Wide<T>, kBlocks<Config> * 2 * W> value;
   CUTLASS_DEVICE DirectTileCallbacks(Params const& p, None*, Tile const& t) : params(p), tile(t) {}
   CUTLASS_DEVICE void begin_loop(int epi_m, int epi_n) {
-    if constexpr (kPairs) {
+    if constexpr (kAligned) {
       if (columns_inside<Config>(tile, epi_n)) return whole(epi_m, epi_n);
     }
     Walk<Config, W, kMap> walk(tile, epi_n, params.period);
@@ -158,8 +159,8 @@ struct DirectTileCallbacks : Callbacks {
   template <class E, int F>
   CUTLASS_DEVICE auto const& visit(cutlass::Array<E, F> const&, int, int, int) { return value; }
 };
-template <class Config, class T, int W, Columns kMap, bool kPairs>
-using DirectTile = Leaf<DirectTileCallbacks<Config, T, W, kMap, kPairs>>;
+template <class Config, class T, int W, Columns kMap, bool kAligned>
+using DirectTile = Leaf<DirectTileCallbacks<Config, T, W, kMap, kAligned>>;
 
 // -- stores ------------------------------------------------------------------------------------------------------------
 
@@ -235,7 +236,7 @@ struct TileStoreCallbacks : Callbacks {
 };
 template <class Config, class T, int W, auto kMember> using TileStore = Leaf<TileStoreCallbacks<Config, T, W, kMember>>;
 
-template <class Config, class T, int W, Columns kMap, bool kPairs, auto kMember>
+template <class Config, class T, int W, Columns kMap, bool kAligned, auto kMember>
 struct DirectStoreCallbacks : Callbacks {
   struct Params { T* data; int64_t row_stride, column_stride; int period; };
   Params params;
@@ -244,7 +245,7 @@ struct DirectStoreCallbacks : Callbacks {
   template <class E>
   CUTLASS_DEVICE int visit(cutlass::Array<E, 1> const& in, int, int epi_m, int epi_n) {
     auto const& x = in[0].*kMember;
-    if constexpr (kPairs) {
+    if constexpr (kAligned) {
       if (columns_inside<Config>(tile, epi_n)) return whole(x, epi_m, epi_n);
     }
     Walk<Config, W, kMap> walk(tile, epi_n, params.period);
@@ -286,7 +287,7 @@ struct DirectStoreCallbacks : Callbacks {
     return 0;
   }
 };
-template <class Config, class T, int W, Columns kMap, bool kPairs, auto kMember>
-using DirectStore = Leaf<DirectStoreCallbacks<Config, T, W, kMap, kPairs, kMember>>;
+template <class Config, class T, int W, Columns kMap, bool kAligned, auto kMember>
+using DirectStore = Leaf<DirectStoreCallbacks<Config, T, W, kMap, kAligned, kMember>>;
 
 }  // namespace coda

@@ -86,9 +86,9 @@ struct ColumnCallbacks : Callbacks {
 };
 template <class T> using Column = Leaf<ColumnCallbacks<T>>;
 
-// [N], [N/2], [2N], [D] or [H]: values for the thread's columns; columns past the end read nothing and are 0. kPairs says that
+// [N], [N/2], [2N], [D] or [H]: values for the thread's columns; columns past the end read nothing and are 0. kAligned says that
 // neighbours lie side by side and a run of W of them is aligned.
-template <class Config, class T, int W, Columns kMap, bool kPairs>
+template <class Config, class T, int W, Columns kMap, bool kAligned>
 struct RowCallbacks : Callbacks {
   struct Params { T const* data; int64_t stride; int period; };  // period: D, in columns of this width
   Params params;
@@ -97,7 +97,7 @@ struct RowCallbacks : Callbacks {
   CUTLASS_DEVICE RowCallbacks(Params const& p, None*, Tile const& t) : params(p), tile(t) {}
   CUTLASS_DEVICE void begin_loop(int, int epi_n) {
     Walk<Config, W, kMap> walk(tile, epi_n, params.period);
-    if (kPairs && columns_inside<Config>(tile, epi_n)) {
+    if (kAligned && columns_inside<Config>(tile, epi_n)) {
       auto const* runs = reinterpret_cast<Run<T, W> const*>(params.data + walk.first);
       CUTLASS_PRAGMA_UNROLL
       for (int k = 0; k < kBlocks<Config>; ++k) {
@@ -119,7 +119,7 @@ struct RowCallbacks : Callbacks {
   template <class E, int F>
   CUTLASS_DEVICE auto const& visit(cutlass::Array<E, F> const&, int, int, int) { return value; }
 };
-template <class Config, class T, int W, Columns kMap, bool kPairs> using Row = Leaf<RowCallbacks<Config, T, W, kMap, kPairs>>;
+template <class Config, class T, int W, Columns kMap, bool kAligned> using Row = Leaf<RowCallbacks<Config, T, W, kMap, kAligned>>;
 
 // Stores of what does not vary along a row or along a column: by the first tile there, and in it by the first column or row.
 template <class T, auto kMember>

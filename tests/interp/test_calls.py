@@ -318,6 +318,37 @@ def test_an_output_may_be_a_tile_input_of_another_type(
     assert np.shares_memory(got.y, whole)
 
 
+def test_autograd_knows_what_was_written() -> None:
+    """What it saved of a tensor that a call writes is refused, as with PyTorch's own updates in place."""
+    module = coda.loads("""
+    map add<M, N>(x: f32[M, N], inout d: f32[M, N]) -> () { d +<- x }
+    map copy<M, N>(x: f32[M, N]) -> (y: f32[M, N]) { y <- x }
+    """)
+    for write in (
+        lambda x, t: module.add(x=x, d=t),
+        lambda x, t: module.copy(x=x, out={"y": t}),
+    ):
+        leaf = torch.ones(2, 2, requires_grad=True)
+        saved = leaf * 3
+        loss = (saved * saved).sum()
+        with torch.no_grad():
+            write(torch.ones(2, 2), saved)
+        with pytest.raises(RuntimeError, match="inplace operation"):
+            loss.backward()
+    with torch.inference_mode():
+        module.copy(x=torch.ones(2, 2), out={"y": torch.zeros(2, 2)})
+
+
+def test_an_output_that_requires_a_gradient() -> None:
+    copy = coda.loads("map copy<M, N>(x: f32[M, N]) -> (y: f32[M, N]) { y <- x }").copy
+    y = torch.zeros(2, 2, requires_grad=True)
+    with pytest.raises(ArgumentError, match="out `y` requires a gradient"):
+        copy(x=torch.ones(2, 2), out={"y": y})
+    with torch.no_grad():
+        copy(x=torch.ones(2, 2), out={"y": y})
+    assert y.tolist() == [[1, 1], [1, 1]]
+
+
 def test_the_memory_of_torch_tensors_of_two_types() -> None:
     f = coda.loads("map f<M, N>(x: f16[M, N]) -> (y: bf16[M, N]) { y <- x * 3.0 }").f
     x = torch.arange(12).reshape(3, 4).half()

@@ -288,7 +288,20 @@ def test_half_precision() -> None:
         ),
         (lambda: ct.linear_cross_entropy(X, WIDE, POSITION[0]), r"target must be \[2, 37\]"),
         (lambda: ct.linear_cross_entropy(X, WIDE, POSITION, reduction="avg"), "'avg'"),
-        (lambda: ct.linear_cross_entropy(X, WIDE, POSITION, chunk_rows=0), "chunk_rows must be positive"),
+        (lambda: ct.linear_cross_entropy(X, WIDE, POSITION, chunk_rows=0), "chunk_rows is an integer from 1"),
+        (lambda: ct.linear_cross_entropy(X, WIDE, POSITION, chunk_rows=2.5), "chunk_rows is an integer"),
+        (lambda: ct.linear_cross_entropy(X, WIDE, POSITION, label_smoothing=1.5), "from 0 to 1, got 1.5"),
+        (lambda: ct.linear_cross_entropy(X, WIDE, POSITION, label_smoothing=float("nan")), "from 0 to 1, got nan"),
+        (lambda: ct.linear_cross_entropy(X, WIDE, POSITION, z_loss=None), "z_loss is a number"),
+        (lambda: ct.linear_cross_entropy(X, WIDE, POSITION, softcap=-5.0), "softcap is a number from 0"),
+        (lambda: ct.linear_cross_entropy(X, WIDE, POSITION, softcap=float("inf")), "softcap is a number from 0"),
+        (lambda: ct.linear_cross_entropy(X, WIDE, POSITION, ignore_index=2**63), "ignore_index is an integer"),
+        (lambda: ct.linear_cross_entropy(X, WIDE, POSITION, rstd=torch.ones(37, 2)), r"rstd must be \[2, 37\]"),
+        (lambda: ct.linear_swiglu(X, WIDE, torch.ones(74)), r"rstd must be \[2, 37\]"),
+        (
+            lambda: ct.linear_rope(X, WIDE, COS, SIN, POSITION, rstd=torch.ones(74), head_dim=16),
+            r"rstd must be \[2, 37\]",
+        ),
     ],
 )
 def test_mistakes(call: Any, message: str) -> None:
@@ -296,3 +309,19 @@ def test_mistakes(call: Any, message: str) -> None:
 
     with pytest.raises(ArgumentError, match=message):
         call()
+
+
+def test_an_ignored_index_that_the_targets_type_does_not_hold() -> None:
+    """No target is that one."""
+    target = torch.tensor([3, 3, 1, 2])
+    found = [ct.linear_cross_entropy(X[0, :4], WIDE, t, ignore_index=2**32 + 3) for t in (target, target.int())]
+    assert found[0] == found[1]
+
+
+def test_a_head_of_no_columns() -> None:
+    x, weight = X[0, :3, :0].clone().requires_grad_(), WIDE[:, :0].clone().requires_grad_()
+    loss = ct.linear_cross_entropy(x, weight, torch.arange(3))
+    loss.backward()
+    torch.testing.assert_close(loss, torch.tensor(96.0).log())
+    with pytest.raises(TypeError, match="smoothing"):
+        ct.LinearCrossEntropy(16, 50, smoothing=0.1)
