@@ -123,7 +123,8 @@ def _attr(attr: Attr) -> str:
 def _number(x: Attr) -> str:
     if isinstance(x, bool):
         return "true" if x else "false"
-    return f"{x:.9g}" if isinstance(x, float) else str(x)
+    text = f"{x:.9g}" if isinstance(x, float) else str(x)
+    return "-0.0" if text == "-0" else text  # as it is written: the integer has no sign
 
 
 def _class(kernel: Kernel, v: Value) -> int:

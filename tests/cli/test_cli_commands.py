@@ -121,6 +121,9 @@ def test_ir(capsys: Out) -> None:
     assert "map qk_norm_rope_map<M, N = H * D, P; T: bf16 | f16, I: i32 | i64>" in out
     assert "gather cos[%" in out
     assert "position  I[M] in 0..P" in out
+    capsys.readouterr()
+    assert main(["ir", str(PROGRAMS / "linear_act.coda"), "linear_silu"]) == 0
+    assert "f32[N] = -0.0\n" in capsys.readouterr().out
     assert main(["ir", str(PROGRAMS / "act.coda")]) == 2
 
 
@@ -134,7 +137,7 @@ def test_every_kernel_has_a_textual_form(capsys: Out) -> None:
 def test_list(capsys: Out, files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert main(["list", SWIGLU]) == 0
     out = capsys.readouterr().out
-    assert "  kernel swiglu<M, N, K; T: bf16 | f16>(a: T[M, K], b: T[N, K], bias: f32[N] = 0) -> (z: T[M, N]" in out
+    assert "  kernel swiglu<M, N, K; T: bf16 | f16>(a: T[M, K], b: T[N, K], bias: f32[N] = -0.0) -> (z: T[M, N]" in out
     assert "      y = g·σ(g)·u" in out
     assert "  imported swish" in out
     monkeypatch.chdir(files)
