@@ -189,17 +189,19 @@ def _way(view: _View, needs: Needs, t: Param | Output, key: str, x: ArrayView) -
         return f"{plain} of the rows that an index picks"
     if any(d.tiled for d in t.dims) and isinstance(t, Output):
         return f"{plain}, one for each tile"
-    if _could_go_by_tma(view, t):
-        return f"{plain}: shared memory has no room for more tiles"
-    return plain
+    if not _is_tile_of_floats(view, t):
+        return plain
+    if view.call.kernel.product is None:
+        return f"{plain} of up to 16 bytes"
+    return f"{plain}: shared memory has no room for more tiles"
 
 
-def _could_go_by_tma(view: _View, t: Param | Output) -> bool:
-    """A tile of floats; a map has no warp that loads ahead."""
+def _is_tile_of_floats(view: _View, t: Param | Output) -> bool:
+    """What TMA moves beside a product, and a map's threads in runs."""
     kernel = view.call.kernel
     if kernel.rows is None or kernel.cols is None or view.binding.dtype(t).kind != "float":
         return False
-    return Grid(kernel.rows, kernel.cols).is_tile(t.dims) and (isinstance(t, Output) or kernel.product is not None)
+    return Grid(kernel.rows, kernel.cols).is_tile(t.dims)
 
 
 # -- schedules ---------------------------------------------------------------------------------------------------------

@@ -186,6 +186,13 @@ def test_explain_says_why_tensors_do_not_go_by_tma(capsys: Out) -> None:
     assert next(t for t in tensors if t.startswith("sq ")).endswith("plain stores, one for each tile")
 
 
+def test_explain_says_how_a_map_moves_tiles(capsys: Out) -> None:
+    for columns, way in ((1024, "plain loads of up to 16 bytes"), (1023, "plain loads: its rows are 1023 elements")):
+        assert main(["explain", str(PROGRAMS / "rms_bwd_map.coda"), "--dim", f"M=1024,N={columns}"]) == 0
+        tensors = capsys.readouterr().out.splitlines()
+        assert f"read by {way}" in next(t for t in tensors if t.startswith("dh "))
+
+
 def test_explain_says_why_schedules_do_not_fit(capsys: Out, tmp_path: Path) -> None:
     path = tmp_path / "wide.coda"
     path.write_text(
