@@ -164,7 +164,7 @@ class Runnable(ABC, Generic[D]):
         else:
             results = in_library(call, self.on_host(call, DEFAULT_TILE))
         self._tell(arguments, out)
-        return results
+        return Result({n: out.get(n, x) for n, x in results.items()}) if out else results
 
     def _tell(self, arguments: Mapping[str, Any], out: Mapping[str, Any] | None) -> None:
         """Autograd, of the caller's tensors that were written."""

@@ -339,6 +339,16 @@ def test_autograd_knows_what_was_written() -> None:
         module.copy(x=torch.ones(2, 2), out={"y": torch.zeros(2, 2)})
 
 
+def test_a_given_output_is_the_result_whatever_its_library() -> None:
+    copy = coda.loads("map copy<M, N>(x: f32[M, N]) -> (y: f32[M, N]) { y <- x }").copy
+    x = np.ones((2, 2), np.float32)
+    for y in (np.zeros((2, 2), np.float32), torch.zeros(2, 2)):
+        for given in (x, torch.from_numpy(x)):
+            found = copy(x=given, out={"y": y})
+            assert found.y is y
+            assert (np.asarray(y) == 1).all()
+
+
 def test_an_output_that_requires_a_gradient() -> None:
     copy = coda.loads("map copy<M, N>(x: f32[M, N]) -> (y: f32[M, N]) { y <- x }").copy
     y = torch.zeros(2, 2, requires_grad=True)
