@@ -55,6 +55,12 @@ def any_grad(*tensors: Tensor | None) -> bool:
     return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
 
 
+def transformed(*tensors: Tensor | None) -> bool:
+    """Whether a transform such as vmap stands between a tensor and its memory; `requires_grad` then says nothing."""
+    f = torch._C._functorch
+    return any(f.is_functorch_wrapped_tensor(t) or f.is_legacy_batchedtensor(t) for t in tensors if t is not None)
+
+
 def must_be_kept(ctx: Any, name: str) -> None:
     """Raises RuntimeError in the backward pass of an operation that kept nothing for it."""
     if not ctx.kept:

@@ -84,7 +84,8 @@ def linear_cross_entropy(
         "ignore_index": ignore_index, "eps": label_smoothing, "zeta": z_loss, "cap": softcap,
         "chunk_rows": default_chunk(weight.shape[0]) if chunk_rows is None else chunk_rows,
     }  # fmt: skip
-    if reduction != "none" and calls.any_grad(x, weight, rstd):
+    batched = not torch.compiler.is_compiling() and calls.transformed(x, weight, rstd)
+    if reduction != "none" and not batched and calls.any_grad(x, weight, rstd):
         loss: Tensor = total_op(
             *arguments, **options, mean=reduction == "mean", want_x=x.requires_grad, want_weight=weight.requires_grad,
             want_rstd=rstd is not None and rstd.requires_grad,

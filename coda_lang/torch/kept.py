@@ -7,7 +7,7 @@ Nobody else may see it, now or later. A tensor that was shown to nobody, neither
 import torch
 from torch import Tensor
 
-from coda_lang.torch import once
+from coda_lang.torch import calls, once
 
 LARGE = 1 << 26  # bytes from which on memory counts more than the host's time of a call into a given array
 _CHECKPOINTS = "torch.utils.checkpoint"  # whose hooks make anew, or hold until the backward pass, what is saved
@@ -30,9 +30,7 @@ def used_up(kept: Tensor, *others: Tensor | None) -> bool:
     """
     if type(kept) is not Tensor or kept.nbytes < LARGE or torch.compiler.is_compiling() or once.graph_is_kept():
         return False
-    f = torch._C._functorch
-    given = (t for t in (kept, *others) if t is not None)
-    return not any(f.is_functorch_wrapped_tensor(t) or f.is_legacy_batchedtensor(t) for t in given)
+    return not calls.transformed(kept, *others)
 
 
 def give_back(kept: Tensor, *others: Tensor | None) -> None:

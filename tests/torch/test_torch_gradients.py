@@ -318,6 +318,24 @@ def test_an_ignored_index_that_the_targets_type_does_not_hold() -> None:
     assert found[0] == found[1]
 
 
+@pytest.mark.parametrize("reduction", ["sum", "mean"])
+def test_a_batch_of_losses_with_gradients(reduction: str) -> None:
+    """Under vmap a batched tensor does not say that it requires a gradient; the shared weight does."""
+    xs, weight = X[:, :4].clone().requires_grad_(), WIDE.clone().requires_grad_()
+    target = torch.tensor([3, 1, -100, 2])
+
+    def loss(x: Tensor, w: Tensor) -> Tensor:
+        return ct.linear_cross_entropy(x, w, target, reduction=reduction)
+
+    together = torch.vmap(loss, (0, None))(xs, weight)
+    apart = torch.stack([loss(x, weight) for x in xs])
+    torch.testing.assert_close(together, apart, rtol=1e-3, atol=1e-3)
+    for got, want in zip(
+        torch.autograd.grad(together.sum(), [xs, weight]), torch.autograd.grad(apart.sum(), [xs, weight]), strict=True
+    ):
+        assert relative(got, want.double()) < 1e-2
+
+
 def test_a_head_of_no_columns() -> None:
     x, weight = X[0, :3, :0].clone().requires_grad_(), WIDE[:, :0].clone().requires_grad_()
     loss = ct.linear_cross_entropy(x, weight, torch.arange(3))
