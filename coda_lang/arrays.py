@@ -8,7 +8,7 @@ arrays of the bits. Neither CuPy nor torch is imported unless an array of theirs
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any, Protocol
@@ -61,10 +61,15 @@ class ArrayView:
     @property
     def span(self) -> tuple[int, int]:
         """The addresses of its first byte and past its last one; an empty array has a span too."""
-        reach = [(n - 1) * s for n, s in zip(self.shape, self.strides, strict=True)]
-        low, high = sum(r for r in reach if r < 0), sum(r for r in reach if r > 0)
         item = ITEM_BYTES[self.dtype]
-        return self.pointer + low * item, self.pointer + (high + 1) * item
+        return span(self.pointer, self.shape, self.strides, item, item)
+
+
+def span(pointer: int, shape: Sequence[int], strides: Sequence[int], unit: int, item: int) -> tuple[int, int]:
+    """The addresses of the first byte and past the last one; a stride counts `unit` bytes, an element has `item`."""
+    reach = [(n - 1) * s for n, s in zip(shape, strides, strict=True)]
+    low, high = sum(r for r in reach if r < 0), sum(r for r in reach if r > 0)
+    return pointer + low * unit, pointer + high * unit + item
 
 
 class Library(Protocol):

@@ -201,6 +201,11 @@ class Functor:
         kind = f"coda::TableRun<{table.element}, {self.run * table.form.width}>"
         return kind, f"{kind}({row}, {table.strides[0]}, {self._period(table.form)})"
 
+    def _each_cursor(self, index: int) -> str:
+        """What a statement about the cursor of a gather begins with: one for each row, if it has rows."""
+        rows = self.forms[self.kernel.values[index].args[0]].rows
+        return f"CODA_UNROLL for (int h = 0; h < 2; ++h) t{index}[h]" if rows else f"t{index}"
+
     # -- text ------------------------------------------------------------------------------------------------------
 
     def write(self, members: list[Member]) -> Text:
@@ -232,11 +237,9 @@ class Functor:
             value = self.kernel.values[i]
             if value.op != "gather" or self.tables[str(value.attr)].columns == 1:
                 continue
-            rows = self.forms[value.args[0]].rows
             kind, start = self._table_cursor(i)
-            self.lasting.append(f"{kind} t{i}{'[2]' if rows else ''};")
-            each = f"CODA_UNROLL for (int h = 0; h < 2; ++h) t{i}[h]" if rows else f"t{i}"
-            text.add(f"if (epi_n == 0) {each} = {start};{self._note(i)}", self._span(i))
+            self.lasting.append(f"{kind} t{i}{'[2]' if self.forms[value.args[0]].rows else ''};")
+            text.add(f"if (epi_n == 0) {self._each_cursor(i)} = {start};{self._note(i)}", self._span(i))
         for m in members:
             if m.form.kind == "scalar":
                 text.add(f"out[0].{m.name}[0] = {self._stored(m, 0)};", self._member_span(m))
@@ -252,9 +255,8 @@ class Functor:
         text.add("CODA_UNROLL for (int k = 0; k < kBlocks; ++k) {")
         for i in (*by_kind["row"], *by_kind["tile"]):
             if self.kernel.values[i].op == "gather" and self._in_runs(i):
-                rows = self.forms[self.kernel.values[i].args[0]].rows
-                each = f"CODA_UNROLL for (int h = 0; h < 2; ++h) t{i}[h]" if rows else f"t{i}"
-                text.add(f"  if (k % {self.run} == 0) {each}.read({_walk_name(self.forms[i])});", self._span(i))
+                read = f"{self._each_cursor(i)}.read({_walk_name(self.forms[i])});"
+                text.add(f"  if (k % {self.run} == 0) {read}", self._span(i))
         for i in by_kind["row"]:
             self._elements(text, i, "  ")
         for m in members:

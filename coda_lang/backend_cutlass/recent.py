@@ -77,9 +77,8 @@ class Recent:
             return
         if plan.copies or plan.empty or any(p.inout for p in kernel.params):
             return
-        if (
-            len({v.library for v in (*views.values(), *call.out.values())}) > 1
-        ):  # their streams must be the same, each time
+        libraries = {v.library for v in (*views.values(), *call.out.values())}
+        if len(libraries) > 1:  # their streams must be the same, each time
             return
         names = frozenset(p.name for p in kernel.params)
         outputs = tuple(
@@ -164,12 +163,9 @@ def _shared(
 
 
 def _span(x: Any, pointer: int) -> tuple[int, int]:
-    """The addresses of an array's first byte and past its last one."""
-    torch_like = hasattr(x, "element_size")
-    strides, scale = (x.stride(), x.element_size()) if torch_like else (x.strides, 1)
-    reach = [(n - 1) * s * scale for n, s in zip(x.shape, strides, strict=True)]
-    size = scale if torch_like else x.dtype.itemsize
-    return pointer + sum(r for r in reach if r < 0), pointer + sum(r for r in reach if r > 0) + size
+    if hasattr(x, "element_size"):  # torch, whose strides count elements
+        return arrays.span(pointer, x.shape, x.stride(), x.element_size(), x.element_size())
+    return arrays.span(pointer, x.shape, x.strides, 1, x.dtype.itemsize)
 
 
 def _pointer(array: Any) -> int:

@@ -67,7 +67,8 @@ def rehearsed(step: Callable[[], object]) -> list[tuple[Program, Call[Kernel]]]:
         given = {n: x for n, x in arguments.items() if n != "out"}
         out: Mapping[str, torch.Tensor] = arguments.get("out", {})
         call = program.caller.call(given, outputs, out or None)
-        layout = frozenset((n, v.shape, v.strides, v.dtype, v.pointer % 16) for n, v in call.tensors.items())
+        views = (*call.tensors.items(), *((f"out {n}", v) for n, v in call.out.items()))
+        layout = frozenset((n, v.shape, v.strides, v.dtype, v.pointer % 16) for n, v in views)
         key = (program, tuple(outputs), layout)
         if key not in found:
             found[key] = program, _let_go(call)

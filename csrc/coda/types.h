@@ -109,23 +109,24 @@ struct Values {
 template <class T, int N> struct alignas(sizeof(T) * N) Run { T v[N]; };
 
 // N aligned neighbours, 16 bytes at a time if they are more.
-template <int N, class T, int kPiece = (N * int(sizeof(T)) > 16 ? 16 / int(sizeof(T)) : N)>
+template <class T, int N> constexpr int kPiece = N * int(sizeof(T)) > 16 ? 16 / int(sizeof(T)) : N;
+template <int N, class T>
 CUTLASS_DEVICE void read_run(T (&to)[N], T const* from) {
   CUTLASS_PRAGMA_UNROLL
-  for (int i = 0; i < N; i += kPiece) {
-    const auto run = *reinterpret_cast<Run<T, kPiece> const*>(from + i);
+  for (int i = 0; i < N; i += kPiece<T, N>) {
+    const auto run = *reinterpret_cast<Run<T, kPiece<T, N>> const*>(from + i);
     CUTLASS_PRAGMA_UNROLL
-    for (int c = 0; c < kPiece; ++c) to[i + c] = run.v[c];
+    for (int c = 0; c < kPiece<T, N>; ++c) to[i + c] = run.v[c];
   }
 }
-template <int N, class T, int kPiece = (N * int(sizeof(T)) > 16 ? 16 / int(sizeof(T)) : N)>
+template <int N, class T>
 CUTLASS_DEVICE void write_run(T* to, T const (&from)[N]) {
   CUTLASS_PRAGMA_UNROLL
-  for (int i = 0; i < N; i += kPiece) {
-    Run<T, kPiece> run;
+  for (int i = 0; i < N; i += kPiece<T, N>) {
+    Run<T, kPiece<T, N>> run;
     CUTLASS_PRAGMA_UNROLL
-    for (int c = 0; c < kPiece; ++c) run.v[c] = from[i + c];
-    *reinterpret_cast<Run<T, kPiece>*>(to + i) = run;
+    for (int c = 0; c < kPiece<T, N>; ++c) run.v[c] = from[i + c];
+    *reinterpret_cast<Run<T, kPiece<T, N>>*>(to + i) = run;
   }
 }
 

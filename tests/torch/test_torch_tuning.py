@@ -11,10 +11,12 @@ from oracles import normal
 from test_torch_rehearsal import Model
 
 import coda_lang.torch as ct
+from coda_lang import arrays
 from coda_lang.api import Program
 from coda_lang.backend_cutlass import device
 from coda_lang.backend_cutlass.config import Config
 from coda_lang.backend_cutlass.program import GpuProgram
+from coda_lang.data import draw
 from coda_lang.errors import BackendError
 from coda_lang.ir.program import Kernel
 from coda_lang.torch import tuning
@@ -37,9 +39,6 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
     def drawn(kernel: Kernel, library: str, where: int, **options: Any) -> dict[str, Any]:
         """The same on the host."""
         assert library == "torch"
-        from coda_lang import arrays
-        from coda_lang.data import draw
-
         made = draw(kernel, **options).arguments
         return {n: arrays.to_torch(x) if hasattr(x, "dtype") and x.shape else x for n, x in made.items()}
 
