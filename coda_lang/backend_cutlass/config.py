@@ -8,6 +8,7 @@ from typing import Literal
 
 from coda_lang.errors import ArgumentError
 
+SUBTILE = 64  # columns of the widest part in which an epilogue walks a tile
 SHARED_LIMIT = 232_448  # bytes of shared memory that one block of sm_90 may use
 
 

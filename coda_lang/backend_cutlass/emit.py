@@ -81,7 +81,8 @@ def emit(
 
     `dtypes` binds its dtype parameters. `direct` names the tensors (outputs as `abi.output_key` names them) that TMA
     cannot move: an address or a row stride that is no multiple of 16 bytes, or elements that are not contiguous.
-    It also names such vectors of floats along the columns, which are read in runs otherwise.
+    It also names such vectors of floats along the columns, which are read in runs otherwise, and tables with a column
+    for each column of a head unless heads are a multiple of `SUBTILE` columns wide.
     `tap` adds a store of the f32 accumulator to a tensor named `TAP`.
 
     Raises:
@@ -454,7 +455,8 @@ class _Emitter:
                 self._period_field()
         if name not in self.direct:
             strides[1:] = ["1"] * len(strides[1:])
-        tables[name] = Table(STORAGE[self._dtype(param).name], data, rows, tuple(strides), form)
+        whole = form.columns == "kInner" and name not in self.direct
+        tables[name] = Table(STORAGE[self._dtype(param).name], data, rows, tuple(strides), form, whole)
 
     def _unit(self, functor: Functor, loads: list[Node], stores: list[Node]) -> Emitted:
         kernel, config = self.kernel, self.config

@@ -7,6 +7,7 @@ fragment at a time, in registers, with every index known.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from coda_lang.backend_cutlass import cuda_ops
@@ -72,6 +73,7 @@ class Table:
     rows: str
     strides: tuple[str, ...]
     form: Form
+    whole: bool  # each subtile lies in one head, and runs of columns are aligned
 
     @property
     def columns(self) -> int:
@@ -166,8 +168,10 @@ class Functor:
         row = f"t{index}[h]" if self.forms[value.args[0]].rows else f"t{index}"
         width = table.form.width
         along = self._along(width, c)
-        if self._in_runs(index):
-            return f"{row}.value[{along}]"
+        if table.whole and self.run > 1:
+            return f"w{row[1:]}.value[{along}]"
+        if table.whole:
+            return f"{row}[coda::offset<Shape, {width}>(k * {width} + {c})]"
         walk = _walk_name(self.forms[index])
         inner = table.form.columns == "kInner"
         at = f"column{width} + {along}" if walk is None else f"{walk}.{'column' if inner else 'head'}_of({along})"
@@ -180,11 +184,6 @@ class Functor:
         """Element c of block k, from the first column of the run of blocks that k is in."""
         return str(c) if self.run == 1 else f"k % {self.run} * {width} + {c}"
 
-    def _in_runs(self, index: int) -> bool:
-        """Whether a gather reads what lies side by side in a thread at once."""
-        table = self.tables[str(self.kernel.values[index].attr)]
-        return self.run > 1 and table.form.columns == "kInner" and table.strides[1] == "1"
-
     def _table_row(self, index: int) -> str:
         """The row that a gather reads."""
         value = self.kernel.values[index]
@@ -192,19 +191,16 @@ class Functor:
         row = self.element(value.args[0], 0, 0)
         return f"coda::TableRow<{table.element}>({table.data}, {table.strides[0]}, {table.rows}, {row})"
 
-    def _table_cursor(self, index: int) -> tuple[str, str]:
-        """What stands for the row of a gather in the loop over columns: its type, and how it begins."""
-        table = self.tables[str(self.kernel.values[index].attr)]
-        row = self._table_row(index)
-        if not self._in_runs(index):
-            return f"coda::TableRow<{table.element}>", row
-        kind = f"coda::TableRun<{table.element}, {self.run * table.form.width}>"
-        return kind, f"{kind}({row}, {table.strides[0]}, {self._period(table.form)})"
+    def _table_reads(self, indices: Sequence[int]) -> list[tuple[int, Table]]:
+        """The gathers among values that read tables of rows, each with its table."""
+        values = self.kernel.values
+        reads = [(i, self.tables[str(values[i].attr)]) for i in indices if values[i].op == "gather"]
+        return [(i, table) for i, table in reads if table.columns == 2]
 
-    def _each_cursor(self, index: int) -> str:
-        """What a statement about the cursor of a gather begins with: one for each row, if it has rows."""
+    def _each_row(self, index: int) -> tuple[str, str]:
+        """What a statement about the row that a gather reads begins with, and the subscript, if a thread has two."""
         rows = self.forms[self.kernel.values[index].args[0]].rows
-        return f"CODA_UNROLL for (int h = 0; h < 2; ++h) t{index}[h]" if rows else f"t{index}"
+        return ("CODA_UNROLL for (int h = 0; h < 2; ++h) ", "[h]") if rows else ("", "")
 
     # -- text ------------------------------------------------------------------------------------------------------
 
@@ -233,13 +229,8 @@ class Functor:
                 )
             else:
                 text.add(f"const int i{i} = coda::column_index({self.element(i, 0, 0)});")
-        for i in computed:
-            value = self.kernel.values[i]
-            if value.op != "gather" or self.tables[str(value.attr)].columns == 1:
-                continue
-            kind, start = self._table_cursor(i)
-            self.lasting.append(f"{kind} t{i}{'[2]' if self.forms[value.args[0]].rows else ''};")
-            text.add(f"if (epi_n == 0) {self._each_cursor(i)} = {start};{self._note(i)}", self._span(i))
+        for i, table in self._table_reads(computed):
+            self._begin_row(text, i, table)
         for m in members:
             if m.form.kind == "scalar":
                 text.add(f"out[0].{m.name}[0] = {self._stored(m, 0)};", self._member_span(m))
@@ -251,12 +242,28 @@ class Functor:
         text.add("return out;")
         return text
 
+    def _begin_row(self, text: Text, index: int, table: Table) -> None:
+        """The row that a gather reads, found once a tile; in a table that is not cut, where a subtile begins in it."""
+        (loop, h), width, span = self._each_row(index), table.form.width, self._span(index)
+        two = "[2]" if h else ""
+        kind, start = f"coda::TableRow<{table.element}>", self._table_row(index)
+        if table.whole:
+            kind = f"coda::TableCursor<{table.element}>"
+            start = f"{kind}({start}, start{width}.at)"
+        self.lasting.append(f"{kind} t{index}{two};")
+        text.add(f"if (epi_n == 0) {loop}t{index}{h} = {start};{self._note(index)}", span)
+        if table.whole:
+            text.add(f"else {loop}t{index}{h}.move(start{width}.at - before{width});", span)
+            if self.run > 1:
+                text.add(f"coda::TableRun<{table.element}, {self.run * width}> w{index}{two};", span)
+
     def _blocks(self, text: Text, by_kind: dict[str, list[int]], members: list[Member]) -> None:
         text.add("CODA_UNROLL for (int k = 0; k < kBlocks; ++k) {")
-        for i in (*by_kind["row"], *by_kind["tile"]):
-            if self.kernel.values[i].op == "gather" and self._in_runs(i):
-                read = f"{self._each_cursor(i)}.read({_walk_name(self.forms[i])});"
-                text.add(f"  if (k % {self.run} == 0) {read}", self._span(i))
+        for i, table in self._table_reads([*by_kind["row"], *by_kind["tile"]]):
+            if table.whole and self.run > 1:
+                width, (loop, h) = table.form.width, self._each_row(i)
+                place = f"t{i}{h}.from + coda::offset<Shape, {width}>(k * {width})"
+                text.add(f"  if (k % {self.run} == 0) {loop}w{i}{h}.read({place});", self._span(i))
         for i in by_kind["row"]:
             self._elements(text, i, "  ")
         for m in members:
@@ -304,32 +311,33 @@ class Functor:
             text.add("const int first_row = tile.first_row(epi_m);")
         widths = {2} if ops & {"col", "onehot"} else set()
         walks: dict[str, int] = {}
+        starts: set[int] = set()
         guards = set()
-        for i in computed:
-            value = self.kernel.values[i]
-            if value.op == "gather" and self.tables[str(value.attr)].columns == 2:
-                form = self.forms[i]
-                walk = _walk_name(form)
-                if self.tables[str(value.attr)].guarded:
-                    widths.add(form.width)
-                    guards.add(form.width)
-                if walk is not None:
-                    walks[walk] = form.width
-                    period = self._period(form)
-                    first = f"coda::first_column<Shape, {form.width}>(tile, 0)"
-                    if f"coda::Heads {walk};" not in self.lasting:
-                        self.lasting.append(f"coda::Heads {walk};")
-                        text.add(f"if (epi_n == 0) {walk} = coda::Heads({first}, {period});")
+        for i, table in self._table_reads(computed):
+            form = self.forms[i]
+            if table.whole:
+                starts.add(form.width)
+                continue
+            walk = _walk_name(form)
+            if table.guarded:
+                widths.add(form.width)
+                guards.add(form.width)
+            if walk is not None:
+                walks[walk] = form.width
+                if f"coda::Heads {walk};" not in self.lasting:
+                    self.lasting.append(f"coda::Heads {walk};")
+                    text.add(f"if (epi_n == 0) {walk} = {_heads(form.width)};")
         for width in sorted(widths):
             text.add(f"int column{width} = coda::first_column<Shape, {width}>(tile, epi_n);")
         for width in sorted(guards):
             text.add(f"const int end{width} = coda::width_of<{width}>(tile.n);")
+        for width in sorted(starts):
+            self.lasting.append(f"coda::Heads start{width};")
+            text.add(f"const int before{width} = start{width}.at;")
+            text.add(f"if (epi_n == 0) start{width} = {_heads(width)};")
+            text.add(f"else start{width}.advance(kBlocks * {4 * width});")
         self._walks = [(w, n) for n, w in sorted(walks.items())]
         self._columns = sorted(widths)
-
-    @staticmethod
-    def _period(form: Form) -> str:
-        return f"coda::width_of<{form.width}>(block.period)"
 
     def _computed(self, index: int) -> bool:
         value = self.kernel.values[index]
@@ -359,6 +367,11 @@ def _brought(name: str, form: Form, c: int) -> str:
             return f"{name}[k * {form.width} + {c}]"
         case _:
             return f"{name}[(k * 2 + h) * {form.width} + {c}]"
+
+
+def _heads(width: int) -> str:
+    """Where the thread's first run of `width` columns begins, within its head."""
+    return f"coda::Heads(coda::first_column<Shape, {width}>(tile, 0), coda::width_of<{width}>(block.period))"
 
 
 def _walk_name(form: Form) -> str | None:

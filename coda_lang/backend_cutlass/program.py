@@ -13,7 +13,7 @@ from coda_lang.arrays import ITEM_BYTES, ArrayView
 from coda_lang.backend_cutlass import driver, tensormap
 from coda_lang.backend_cutlass.abi import ARCHITECTURE, TMA_ALIGNMENT, Emitted, misfit, output_key
 from coda_lang.backend_cutlass.build import Cubin, compile_kernel
-from coda_lang.backend_cutlass.config import Config, asked
+from coda_lang.backend_cutlass.config import SUBTILE, Config, asked
 from coda_lang.backend_cutlass.default import default, for_kernel
 from coda_lang.backend_cutlass.emit import TAP, emit, footprint
 from coda_lang.backend_cutlass.launch import Launchable, refuse_capture
@@ -322,7 +322,7 @@ def _form(call: Call[Kernel], config: Config | None, tap: bool) -> tuple[Any, ..
 
 
 def _direct(call: Call[Kernel]) -> frozenset[str]:
-    """The tiles that TMA cannot move as they lie, and the vectors read in runs that its rule does not fit.
+    """The tiles that TMA cannot move as they lie, the vectors read in runs that its rule does not fit, and cut tables.
 
     Operands are left out: a copy of them is made that it can move.
     """
@@ -331,6 +331,7 @@ def _direct(call: Call[Kernel]) -> frozenset[str]:
     # Nearly all arrays fit, so what their place in the program asks of them is looked at last.
     unfit_inputs = {n: v for n, v in call.tensors.items() if v.shape and n not in operands and _misfits(v)}
     found = {n for n, v in unfit_inputs.items() if len(v.shape) == 2 or _read_in_runs(call, kernel.param(n))}
+    found |= _cut_tables(call)
     names = frozenset(p.name for p in kernel.params)
     for o in kernel.outputs:
         view = call.out.get(o.name)
@@ -344,6 +345,21 @@ def _direct(call: Call[Kernel]) -> frozenset[str]:
         if unfit:
             found.add(output_key(names, o.name))
     return frozenset(found)
+
+
+def _cut_tables(call: Call[Kernel]) -> set[str]:
+    """Tables with a column for each column of a head whose heads end within a subtile: their columns are then followed
+    from head to head.
+    """
+    kernel = call.kernel
+    read = {str(v.attr) for v in kernel.values if v.op == "gather"}
+    if not read:
+        return set()
+    grid = grid_of(kernel)
+    if grid.split is None or call.binding.length(grid.split.inner) % SUBTILE == 0:
+        return set()
+    dims = {p.name: p.dims for p in kernel.params if p.name in read and len(p.dims) == 2}
+    return {n for n, d in dims.items() if form_of(grid, d[1:]).columns == "kInner"}
 
 
 def _extents(call: Call[Kernel]) -> tuple[int, int, int]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from coda_lang.arrays import ArrayView
 from coda_lang.backend_cutlass import model, tensormap
 from coda_lang.backend_cutlass.abi import Emitted, grid, misfit, output_key
-from coda_lang.backend_cutlass.config import SHARED_LIMIT, Config, Footprint, epilogue_bytes, shared_bytes
+from coda_lang.backend_cutlass.config import SHARED_LIMIT, SUBTILE, Config, Footprint, epilogue_bytes, shared_bytes
 from coda_lang.backend_cutlass.emit import footprint
 from coda_lang.backend_cutlass.model import predict
 from coda_lang.backend_cutlass.problem import problem
@@ -184,7 +184,7 @@ def _way(view: _View, needs: Needs, t: Param | Output, key: str, x: ArrayView) -
     if key in needs.mapped:
         return "TMA"
     if key in view.emitted.direct:
-        return f"{plain}: {tensormap.misfit(x)}"
+        return f"{plain}: {tensormap.misfit(x) or f'its heads end within a part of {SUBTILE} columns'}"
     if any(v.op == "gather" and v.attr == t.name for v in view.call.kernel.values):
         return f"{plain} of the rows that an index picks"
     if any(d.tiled for d in t.dims) and isinstance(t, Output):

@@ -17,12 +17,13 @@ struct Staging {
   static constexpr int kBoxes = kRowBytes / kBoxBytes;
   static constexpr int kBoxColumns = kBoxBytes / int(sizeof(T));
 
-  // The address of byte `b` of row `r` of a subtile whose boxes have kRows rows. TMA's swizzle exchanges 16-byte chunks
-  // by the number of their 128-byte line.
+  // The address of byte `own` + `step` of row `r` of a subtile whose boxes have kRows rows. TMA's swizzle exchanges 16-byte
+  // chunks by the number of their 128-byte line, which is the same eight rows on. `own`, of the thread, and `step`, a constant,
+  // have no bit in common, and a line begins where an address ends in zeros: so a step is one exclusive or.
   template <int kRows>
-  CUTLASS_DEVICE static uint32_t at(uint32_t base, int r, int b) {
-    const uint32_t box = b / kBoxBytes, offset = r * kBoxBytes + b % kBoxBytes;
-    return base + box * (kRows * kBoxBytes) + (offset ^ (((offset >> 7) & (kBoxBytes / 16 - 1)) << 4));
+  CUTLASS_DEVICE static uint32_t at(uint32_t base, int r, int own, int step) {
+    const uint32_t line = r * kBoxBytes >> 7, thread = base + r * kBoxBytes + (own ^ ((line & (kBoxBytes / 16 - 1)) << 4));
+    return (thread ^ (step % kBoxBytes)) + step / kBoxBytes * (kRows * kBoxBytes);
   }
 };
 
@@ -44,16 +45,6 @@ CUTLASS_DEVICE void ldmatrix(uint32_t address, uint32_t (&v)[4]) {
 // The row of 16, and the 16-byte chunk of two, that lane l addresses for an x4 of matrices (row, row + 8) × (k, k + 8).
 CUTLASS_DEVICE int matrix_row(int lane) { return (lane & 7) + ((lane >> 3) & 1) * 8; }
 CUTLASS_DEVICE int matrix_chunk(int lane) { return lane >> 4; }
-
-template <class T> struct Halves;  // widens both halves of a word
-template <> struct Halves<bf16> {
-  CUTLASS_DEVICE static float low(uint32_t x) { return __uint_as_float(x << 16); }
-  CUTLASS_DEVICE static float high(uint32_t x) { return __uint_as_float(x & 0xffff0000u); }
-};
-template <> struct Halves<f16> {
-  CUTLASS_DEVICE static float low(uint32_t x) { return Format<f16>::widen({uint16_t(x)}); }
-  CUTLASS_DEVICE static float high(uint32_t x) { return Format<f16>::widen({uint16_t(x >> 16)}); }
-};
 
 // -- loads -------------------------------------------------------------------------------------------------------------
 
@@ -93,7 +84,7 @@ struct TileCallbacks : Callbacks {
       CUTLASS_PRAGMA_UNROLL
       for (int j = 0; j < kBlocks<Config> / 2; ++j) {
         uint32_t v[4];
-        ldmatrix(S::template at<64>(from, tile.warp * 16 + matrix_row(tile.lane), (j * 2 + matrix_chunk(tile.lane)) * 16), v);
+        ldmatrix(S::template at<64>(from, tile.warp * 16 + matrix_row(tile.lane), matrix_chunk(tile.lane) * 16, j * 32), v);
         CUTLASS_PRAGMA_UNROLL
         for (int i = 0; i < 4; ++i) {
           value[j * 8 + i * 2] = Halves<T>::low(v[i]);
@@ -103,10 +94,10 @@ struct TileCallbacks : Callbacks {
     } else {
       CUTLASS_PRAGMA_UNROLL
       for (int i = 0; i < kBlocks<Config> * 2; ++i) {
-        const int row = tile.warp * 16 + (tile.lane >> 2) + 8 * (i & 1);
-        const auto run = load_shared<Run<T, W>>(S::template at<64>(from, row, ((i >> 1) * 4 + tile.quad()) * W * int(sizeof(T))));
-        CUTLASS_PRAGMA_UNROLL
-        for (int c = 0; c < W; ++c) value[i * W + c] = Format<T>::widen(run.v[c]);
+        constexpr int kRun = W * int(sizeof(T));
+        const uint32_t place = S::template at<64>(from, tile.warp * 16 + (tile.lane >> 2), tile.quad() * kRun, (i >> 1) * 4 * kRun);
+        const auto run = load_shared<Run<Word<T, W>, kRun / int(sizeof(Word<T, W>))>>(place + (i & 1) * (8 * S::kBoxBytes));
+        widen_run<T, W>(run.v, [&](int c, float x) { value[i * W + c] = x; });
       }
     }
   }
@@ -149,10 +140,10 @@ struct DirectTileCallbacks : Callbacks {
       T const* at = params.data + r * params.row_stride + first_column<Config, W>(tile, epi_n);
       CUTLASS_PRAGMA_UNROLL
       for (int j = 0; j < kBlocks<Config> * W; j += kOwn) {
-        T run[kOwn] = {};
-        if (r < tile.m) read_run<kOwn>(run, at + offset<Config, W>(j));
-        CUTLASS_PRAGMA_UNROLL
-        for (int i = 0; i < kOwn; ++i) value[((j + i) / W * 2 + h) * W + i % W] = Format<T>::widen(run[i]);
+        constexpr int kRead = kOwn * int(sizeof(T)) / int(sizeof(Word<T, kOwn>));
+        Word<T, kOwn> run[kRead] = {};
+        if (r < tile.m) read_run<kRead>(run, reinterpret_cast<Word<T, kOwn> const*>(at + offset<Config, W>(j)));
+        widen_run<T, kOwn>(run, [&](int i, Wide<T> x) { value[((j + i) / W * 2 + h) * W + i % W] = x; });
       }
     }
   }
@@ -209,19 +200,20 @@ struct TileStoreCallbacks : Callbacks {
     if constexpr (kMatrix) {
       CUTLASS_PRAGMA_UNROLL
       for (int j = 0; j < kBlocks<Config> / 2; ++j) {
-        stmatrix(S::template at<16>(to, matrix_row(tile.lane), (j * 2 + matrix_chunk(tile.lane)) * 16),
+        stmatrix(S::template at<16>(to, matrix_row(tile.lane), matrix_chunk(tile.lane) * 16, j * 32),
                  words[j * 4], words[j * 4 + 1], words[j * 4 + 2], words[j * 4 + 3]);
       }
     } else if constexpr (kHalf) {
       const int lane_byte = (tile.lane & 1) * 8 + (tile.lane & 2) * 2;
       CUTLASS_PRAGMA_UNROLL
       for (int i = 0; i < kBlocks<Config>; ++i)
-        store_shared(S::template at<16>(to, (tile.lane >> 2) + 8 * (i & 1), (i & ~1) * 8 + lane_byte), words[i]);
+        store_shared(S::template at<16>(to, tile.lane >> 2, lane_byte, (i & ~1) * 8) + (i & 1) * (8 * S::kBoxBytes), words[i]);
     } else {
       CUTLASS_PRAGMA_UNROLL
       for (int i = 0; i < kBlocks<Config> * 2; ++i) {
-        const int b = ((i >> 1) * 4 + tile.quad()) * W * int(sizeof(T));
-        store_shared(S::template at<16>(to, (tile.lane >> 2) + 8 * (i & 1), b), runs[i]);
+        constexpr int kRun = W * int(sizeof(T));
+        const uint32_t place = S::template at<16>(to, tile.lane >> 2, tile.quad() * kRun, (i >> 1) * 4 * kRun);
+        store_shared(place + (i & 1) * (8 * S::kBoxBytes), runs[i]);
       }
     }
   }

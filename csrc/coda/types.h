@@ -97,6 +97,32 @@ template <> struct Format<bool> {
 };
 template <class T> using Wide = typename Format<T>::Wide;
 
+template <class T> struct Halves;  // widens both halves of a word
+template <> struct Halves<bf16> {
+  CUTLASS_DEVICE static float low(uint32_t x) { return __uint_as_float(x << 16); }
+  CUTLASS_DEVICE static float high(uint32_t x) { return __uint_as_float(x & 0xffff0000u); }
+};
+template <> struct Halves<f16> {
+  CUTLASS_DEVICE static float low(uint32_t x) { return Format<f16>::widen({uint16_t(x)}); }
+  CUTLASS_DEVICE static float high(uint32_t x) { return Format<f16>::widen({uint16_t(x >> 16)}); }
+};
+
+// How N neighbours are read to be widened: two of 16 bits as a word, whose halves then take one instruction each.
+template <class T, int N> constexpr bool kWords = sizeof(T) == 2 && N % 2 == 0;
+template <class T, bool kPaired> struct Part { using Type = T; };
+template <class T> struct Part<T, true> { using Type = uint32_t; };
+template <class T, int N> using Word = typename Part<T, kWords<T, N>>::Type;
+template <class T, int N, int kRead, class Put>
+CUTLASS_DEVICE void widen_run(Word<T, N> const (&run)[kRead], Put const& put) {
+  CUTLASS_PRAGMA_UNROLL
+  for (int i = 0; i < kRead; ++i) {
+    if constexpr (kWords<T, N>) {
+      put(2 * i, Halves<T>::low(run[i]));
+      put(2 * i + 1, Halves<T>::high(run[i]));
+    } else put(i, Format<T>::widen(run[i]));
+  }
+}
+
 // N values of a thread. (cutlass::Array packs bools, and converts between types that it knows.)
 template <class T, int N>
 struct Values {

@@ -170,46 +170,64 @@ using RowStore = Leaf<RowStoreCallbacks<Config, T, W, kMap, kMember>>;
 // An index as a column number: −1 where it is no column at all.
 CUTLASS_DEVICE int column_index(int64_t index) { return index == int(index) ? int(index) : -1; }
 
-// A row of a table; all NaN where the index is outside it. The empty statement hides where the distance comes from, which the
-// compiler would compute anew for each element.
+// NaN in every floating-point type: what stands for the columns of a subtile in a row outside a table.
+static __device__ __align__(16) uint32_t nan_row[128] = {
+    ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u,
+    ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u,
+    ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u,
+    ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u,
+    ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u,
+    ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u,
+    ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u,
+    ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u};
+
+// A row of a table, as a distance from the table and the bytes from one column to the next. Outside the table that is the
+// distance of `nan_row` and 0, so that no read asks. The empty statement hides where the distance comes from, which the compiler
+// would compute anew for each element.
 template <class T>
 struct TableRow {
   T const* table;
   int64_t bytes;
-  bool inside;
+  uint32_t step;
   CUTLASS_DEVICE TableRow() {}
-  CUTLASS_DEVICE TableRow(T const* table, int64_t stride, int rows, int64_t index)
-      : table(table), bytes(index * stride * int64_t(sizeof(T))), inside(uint64_t(index) < uint64_t(rows)) {
+  CUTLASS_DEVICE TableRow(T const* table, int64_t stride, int rows, int64_t index) : table(table) {
+    const bool inside = uint64_t(index) < uint64_t(rows);
+    bytes = inside ? index * stride * int64_t(sizeof(T)) : int64_t(nan_row) - int64_t(table);
+    step = inside ? sizeof(T) : 0;
     asm volatile("" : "+l"(bytes));
   }
-  template <class Offset>
-  CUTLASS_DEVICE float operator[](Offset offset) const {
-    T const* row = reinterpret_cast<T const*>(reinterpret_cast<char const*>(table) + bytes);
-    return inside ? Format<T>::widen(row[offset]) : nan();
+  // From where neighbours that end in the same head can be read by distances known to the compiler.
+  CUTLASS_DEVICE T const* at(int column) const { return from(uint64_t(uint32_t(column)) * step); }
+  CUTLASS_DEVICE T const* at(int64_t column) const { return from(uint64_t(column) * step); }
+  template <class Column>
+  CUTLASS_DEVICE float operator[](Column column) const { return Format<T>::widen(*at(column)); }
+  CUTLASS_DEVICE T const* from(uint64_t offset) const {
+    return reinterpret_cast<T const*>(reinterpret_cast<char const*>(table) + bytes + offset);
   }
 };
 
-// N neighbours in a row of a table whose rows have `period` columns.
+// A place in a row that moves from subtile to subtile, each of which lies in one head.
+template <class T>
+struct TableCursor {
+  T const* from;
+  CUTLASS_DEVICE TableCursor() {}
+  CUTLASS_DEVICE TableCursor(TableRow<T> const& row, int column) : from(row.at(column)) {}
+  CUTLASS_DEVICE void move(int columns) {
+    if (from != reinterpret_cast<T const*>(nan_row)) from += columns;
+  }
+  CUTLASS_DEVICE float operator[](int column) const { return Format<T>::widen(from[column]); }
+};
+
+// N aligned neighbours of a row, widened.
 template <class T, int N>
 struct TableRun {
-  TableRow<T> row;
-  bool aligned;  // whether a run that begins at a multiple of N can be read at once
   Values<float, N> value;
-  CUTLASS_DEVICE TableRun() {}
-  CUTLASS_DEVICE TableRun(TableRow<T> const& r, int64_t stride, int period)
-      : row(r), aligned(period % N == 0 && stride * int64_t(sizeof(T)) % kBytes == 0 && uint64_t(r.table) % kBytes == 0) {}
-  CUTLASS_DEVICE void read(Heads const& heads) {
-    if (aligned && row.inside) {
-      T found[N];
-      read_run<N>(found, reinterpret_cast<T const*>(reinterpret_cast<char const*>(row.table) + row.bytes) + heads.at);
-      CUTLASS_PRAGMA_UNROLL
-      for (int i = 0; i < N; ++i) value[i] = Format<T>::widen(found[i]);
-    } else {
-      CUTLASS_PRAGMA_UNROLL
-      for (int i = 0; i < N; ++i) value[i] = row[heads.column_of(i)];
-    }
+  CUTLASS_DEVICE void read(T const* from) {
+    constexpr int kRead = N * int(sizeof(T)) / int(sizeof(Word<T, N>));
+    Word<T, N> found[kRead];
+    read_run<kRead>(found, reinterpret_cast<Word<T, N> const*>(from));
+    widen_run<T, N>(found, [&](int i, float x) { value[i] = x; });
   }
-  static constexpr int kBytes = N * int(sizeof(T)) < 16 ? N * int(sizeof(T)) : 16;
 };
 
 }  // namespace coda

@@ -14,6 +14,7 @@ from coda_lang.backend_cutlass.config import Config
 from coda_lang.backend_cutlass.emit import emit
 from coda_lang.ir.passes import specialise
 from coda_lang.ir.program import Kernel
+from coda_lang.measure.described import described_call
 
 TEXT = """
 {head}, i: i64[M], t: f32[P, {columns}]) -> (y: f32[M, N], z: f32[M, N/2]) {{
@@ -66,15 +67,32 @@ def test_whole_rows_are_read_inside_the_problem_only(columns: str, use: str, hal
 
 
 def test_columns_within_a_head_need_no_condition() -> None:
-    assert reads(emitted("D", "* t[i, ...]")) == [("inner2.column_of(0)", ""), ("inner2.column_of(1)", "")]
+    expected = [("inner2.column_of(0)", ""), ("inner2.column_of(1)", "")]
+    assert reads(emitted("D", "* t[i, ...]", direct=True)) == expected
+
+
+def test_columns_of_one_head_are_distances_from_the_first() -> None:
+    e = emitted("D", "* t[i, ...]")
+    assert reads(e) == [(f"coda::offset<Shape, 2>(k * 2 + {c})", "") for c in range(2)]
+    assert re.search(r"coda::TableCursor<float> t\d+\[2\];", e.source)
+    assert "column_of" not in e.source
 
 
 def test_a_map_reads_a_tables_columns_in_runs_where_they_lie_side_by_side() -> None:
     e = emitted("D", "* t[i, ...]", kind=MAP)
-    assert re.search(r"coda::TableRun<float, 8> t\d+\[2\];", e.source)
-    assert len(re.findall(r"if \(k % 4 == 0\) .*\.read\(inner2\);", e.source)) == 1
-    assert "inner2.column_of" not in e.source
+    assert re.search(r"coda::TableRun<float, 8> w\d+\[2\];", e.source)
+    assert len(re.findall(r"if \(k % 4 == 0\) .*\.read\(t\d+\[h\]\.from", e.source)) == 1
+    assert "column_of" not in e.source
     assert "inner2.column_of" in emitted("D", "* t[i, ...]", direct=True, kind=MAP).source
+
+
+@pytest.mark.parametrize(("head", "cut"), [(64, False), (128, False), (32, True), (96, True)])
+def test_a_table_whose_heads_end_within_a_subtile_is_walked(head: int, cut: bool) -> None:
+    pairs = product = ""
+    text = TEXT.format(head=MAP[0], columns="D", use="* t[i, ...]", half="", pairs=pairs + product)
+    program = coda.loads(text)["f"]
+    call = described_call(program.ir, sizes={"M": 5, "D": head, "H": 4, "P": 7})
+    assert ("t" in program.gpu.emit(call, None).direct) == cut
 
 
 @pytest.mark.usefixtures("tools")
