@@ -187,8 +187,7 @@ def _tuned(spec: Spec) -> bool:
     """Whether the cache has a schedule for this row."""
     program = spec.program()
     call = described_call(program.ir, sizes=spec.sizes(program.ir), inputs=spec.inputs, outputs=spec.outputs)
-    gpu = GpuProgram(Caller(program.ir))
-    form = keys.form(call.kernel, call.binding.dtypes, gpu.emit(call, gpu.untuned(call)).direct)
+    form = GpuProgram(Caller(program.ir)).form(call)
     return TunedStore().get(keys.key(device.get(0).name, form, (spec.m, spec.n, spec.k))) is not None
 
 

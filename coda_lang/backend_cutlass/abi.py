@@ -41,11 +41,16 @@ class TensorMap:
     Rank 2, element strides 1, L2 promotion 128 bytes, no fill but zero. The box is in elements, innermost extent
     first; `swizzle` is the shared-memory swizzle in bytes (0, 32, 64, 128). The tensor is described as (inner, outer)
     in its own memory order, inner contiguous. The map of an empty tensor is left zero: the kernel does not touch it.
+
+    With a `run` above 1 the rows of the box come in another order: row 8·j + 2·q + e of each 8·run of them (j < run,
+    q < 4, e < 2) is row 2·run·q + 2·j + e in memory, so that wgmma's layout gives a thread neighbouring columns. Such
+    a descriptor has rank 5, and 8·run divides the number of rows.
     """
 
     tensor: str
     box: tuple[int, int]
     swizzle: int
+    run: int = 1
 
 
 @dataclass(frozen=True)
@@ -111,6 +116,7 @@ class Emitted:
     tile: tuple[int, int] | None  # the accumulator's tile, rows × columns: fixes tiles(X); None in a reduce
     lines: dict[int, int]  # 1-based line of `source` -> offset in the .coda text of what it comes from
     direct: frozenset[str] = frozenset()  # tensors moved without TMA: no alignment is assumed of them
+    cut: bool = False  # heads may end anywhere, not only where a part of a tile does
     segments: tuple[tuple[Dim, int, int], ...] = ()  # (extent, k, tile): k divides it, it divides tile; see `misfit`
     nests: tuple[tuple[tuple[Dim, ...], int], ...] = ()  # a reduce's loops inside loops: extents, outermost first, and
     # the threads that share the first

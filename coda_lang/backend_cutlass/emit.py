@@ -23,6 +23,7 @@ from coda_lang.backend_cutlass.abi import (
 )
 from coda_lang.backend_cutlass.config import (
     BUDGET,
+    SUBTILE,
     Config,
     Footprint,
     cost,
@@ -47,6 +48,8 @@ TAP = "the accumulator"  # the tensor that it is stored to, if asked for; no nam
 ACCUMULATOR = "accumulator"
 MAP_TILE = (64, 128)
 MAP = Config(*MAP_TILE, 1, 1, "pingpong", 2, epilogue_n=32, rolled=1)  # few registers, so that many blocks wait at once
+
+MANY_ACCUMULATORS = 192  # of the 240 registers of a thread
 
 _STATES = {
     "tile_sum": "coda::SumState",
@@ -75,14 +78,15 @@ def emit(
     config: Config | None = None,
     *,
     direct: frozenset[str] = frozenset(),
+    cut: bool = False,
     tap: bool = False,
 ) -> Emitted:
     """The CUDA of a kernel, map or reduce that `ir.passes.specialise` returned.
 
     `dtypes` binds its dtype parameters. `direct` names the tensors (outputs as `abi.output_key` names them) that TMA
     cannot move: an address or a row stride that is no multiple of 16 bytes, or elements that are not contiguous.
-    It also names such vectors of floats along the columns, which are read in runs otherwise, and tables with a column
-    for each column of a head unless heads are a multiple of `SUBTILE` columns wide.
+    It also names such vectors of floats along the columns, which are read in runs otherwise. `cut` says that heads end
+    within the parts in which the epilogue walks a tile: a table's columns are then followed from head to head.
     `tap` adds a store of the f32 accumulator to a tensor named `TAP`.
 
     Raises:
@@ -93,7 +97,7 @@ def emit(
         raise ArgumentError(f"{kernel.name}: nothing is asked for: name some of its `outputs`")
     if kernel.kind == "reduce":
         return emit_reduce(kernel, dtypes)
-    return _Emitter(kernel, dtypes, direct, tap).emit(config)
+    return _Emitter(kernel, dtypes, direct, tap, cut).emit(config)
 
 
 def footprint(
@@ -103,13 +107,28 @@ def footprint(
     return _Emitter(kernel, dtypes, direct, tap).need
 
 
+def blocks_of_map(kernel: Kernel) -> int:
+    """How many blocks of columns lie side by side in a thread of a map; sums over heads must not part a block."""
+    return 1 if any(v.op == "segment_sum" for v in kernel.values) else MAP.epilogue_n // 8
+
+
+def head_step(kernel: Kernel) -> int:
+    """Heads a multiple of so many columns wide are not cut: what a thread reads of them in a subtile lies in one."""
+    if kernel.product is not None:
+        return SUBTILE
+    run = blocks_of_map(kernel)
+    return MAP.epilogue_n if run == 1 else 2 * run
+
+
 class _Emitter:
     config: Config  # of a map too
 
-    def __init__(self, kernel: Kernel, dtypes: Mapping[str, DType], direct: frozenset[str], tap: bool) -> None:
+    def __init__(
+        self, kernel: Kernel, dtypes: Mapping[str, DType], direct: frozenset[str], tap: bool, cut: bool = False
+    ) -> None:
         if tap:
             kernel = _with_accumulator(kernel)
-        self.kernel, self.dtypes, self.direct, self.tap = kernel, dtypes, direct, tap
+        self.kernel, self.dtypes, self.direct, self.tap, self.cut = kernel, dtypes, direct, tap, cut
         self.spilled: set[str] = set()  # tensors that would go by TMA, were there room for so many
         self.grid = grid_of(kernel)
         self.forms = forms(kernel, self.grid)
@@ -246,9 +265,24 @@ class _Emitter:
 
     @property
     def _run(self) -> int:
-        """How many blocks of columns lie side by side in a thread; more than one would be parted by a head's end."""
-        mapped = self.kernel.product is None and all(v.op != "segment_sum" for v in self.kernel.values)
-        return 4 if mapped else 1
+        """How many blocks of columns lie side by side in a thread: one, or all of a subtile.
+
+        All beside a product whose b can be loaded in that order, if tables are read: a thread then reads 16 bytes of a
+        row where it would read 4, and each read costs the cycles of eight rows whatever its width.
+        """
+        kernel, every = self.kernel, self._sub // 8
+        if kernel.product is None:
+            return blocks_of_map(kernel)
+        tables = [str(v.attr) for v in kernel.values if v.op == "gather"]
+        share = self.config.tile_n // self.config.cluster_m
+        spread = kernel.product.b_transposed and any(map(self._in_one_head, tables)) and share % self._sub == 0
+        return every if spread and all(v.op != "segment_sum" for v in kernel.values) else 1
+
+    def _in_one_head(self, table: str) -> bool:
+        """Whether what a thread reads of a table in a subtile lies in one head, at aligned addresses."""
+        dims = self.kernel.param(table).dims
+        inner = len(dims) == 2 and form_of(self.grid, dims[1:]).columns == "kInner"
+        return inner and table not in self.direct and not self.cut
 
     def _load_node(self, key: str, param: Param, span: Span) -> Node:
         name = joined("Load", key)
@@ -409,13 +443,13 @@ class _Emitter:
         product, config = self.kernel.product, self.config
         if product is None:
             return
-        for name, tile, shares, major in (
-            (product.a, config.tile_m, config.cluster_n, product.a_transposed),
-            (product.b, config.tile_n, config.cluster_m, not product.b_transposed),
+        for name, tile, shares, major, run in (
+            (product.a, config.tile_m, config.cluster_n, product.a_transposed, 1),
+            (product.b, config.tile_n, config.cluster_m, not product.b_transposed, self._run),
         ):
             box = (64, 64 // shares) if major else (64, tile // shares)
             side = "operand_a" if name == product.a and "operand_a" not in self.block.known else "operand_b"
-            self.block.add(side, "TensorMap", TensorMap(name, box, 128))
+            self.block.add(side, "TensorMap", TensorMap(name, box, 128, run))
         self.block.add("extent_k", "int32_t", Extent(product.contracted))
 
     def _tap_node(self, accumulator: int) -> Node:
@@ -455,8 +489,17 @@ class _Emitter:
                 self._period_field()
         if name not in self.direct:
             strides[1:] = ["1"] * len(strides[1:])
-        whole = form.columns == "kInner" and name not in self.direct
-        tables[name] = Table(STORAGE[self._dtype(param).name], data, rows, tuple(strides), form, whole)
+        dtype, in_one_head = self._dtype(param), self._in_one_head(name)
+        blocks = self._read_at_once // (form.width * dtype.bits // 8) if in_one_head else 1
+        blocks = max(1, min(self._run, blocks))
+        tables[name] = Table(STORAGE[dtype.name], data, rows, tuple(strides), form, in_one_head, blocks)
+
+    @property
+    def _read_at_once(self) -> int:
+        """Bytes of a row that a thread reads at once: 16, or 8 where accumulators leave no registers for more."""
+        c = self.config
+        few = self.kernel.product is not None and c.tile_m * c.tile_n // (128 * c.warpgroups) >= MANY_ACCUMULATORS
+        return 8 if few else 16
 
     def _unit(self, functor: Functor, loads: list[Node], stores: list[Node]) -> Emitted:
         kernel, config = self.kernel, self.config
@@ -488,6 +531,7 @@ class _Emitter:
             tile=tile,
             lines=lines,
             direct=self.direct,
+            cut=self.cut,
             segments=self._segments(),
         )
 

@@ -73,7 +73,8 @@ class Table:
     rows: str
     strides: tuple[str, ...]
     form: Form
-    whole: bool  # each subtile lies in one head, and runs of columns are aligned
+    in_one_head: bool  # what a thread reads in a subtile lies in one head, its runs of columns aligned
+    blocks: int  # whose columns are read at once
 
     @property
     def columns(self) -> int:
@@ -165,12 +166,12 @@ class Functor:
         table = self.tables[str(value.attr)]
         if table.columns == 1:
             return f"{self._table_row(index)}[0]"
-        row = f"t{index}[h]" if self.forms[value.args[0]].rows else f"t{index}"
-        width = table.form.width
+        _, h = self._each_row(index)
+        row, width = f"t{index}{h}", table.form.width
         along = self._along(width, c)
-        if table.whole and self.run > 1:
-            return f"w{row[1:]}.value[{along}]"
-        if table.whole:
+        if table.blocks > 1:
+            return f"w{index}{h}.value[k % {table.blocks} * {width} + {c}]"
+        if table.in_one_head:
             return f"{row}[coda::offset<Shape, {width}>(k * {width} + {c})]"
         walk = _walk_name(self.forms[index])
         inner = table.form.columns == "kInner"
@@ -243,27 +244,27 @@ class Functor:
         return text
 
     def _begin_row(self, text: Text, index: int, table: Table) -> None:
-        """The row that a gather reads, found once a tile; in a table that is not cut, where a subtile begins in it."""
+        """The row that a gather reads, found once a tile; where heads are not cut, the subtile's place in it."""
         (loop, h), width, span = self._each_row(index), table.form.width, self._span(index)
         two = "[2]" if h else ""
         kind, start = f"coda::TableRow<{table.element}>", self._table_row(index)
-        if table.whole:
+        if table.in_one_head:
             kind = f"coda::TableCursor<{table.element}>"
             start = f"{kind}({start}, start{width}.at)"
         self.lasting.append(f"{kind} t{index}{two};")
         text.add(f"if (epi_n == 0) {loop}t{index}{h} = {start};{self._note(index)}", span)
-        if table.whole:
+        if table.in_one_head:
             text.add(f"else {loop}t{index}{h}.move(start{width}.at - before{width});", span)
-            if self.run > 1:
-                text.add(f"coda::TableRun<{table.element}, {self.run * width}> w{index}{two};", span)
+            if table.blocks > 1:
+                text.add(f"coda::TableRun<{table.element}, {table.blocks * width}> w{index}{two};", span)
 
     def _blocks(self, text: Text, by_kind: dict[str, list[int]], members: list[Member]) -> None:
         text.add("CODA_UNROLL for (int k = 0; k < kBlocks; ++k) {")
         for i, table in self._table_reads([*by_kind["row"], *by_kind["tile"]]):
-            if table.whole and self.run > 1:
+            if table.blocks > 1:
                 width, (loop, h) = table.form.width, self._each_row(i)
                 place = f"t{i}{h}.from + coda::offset<Shape, {width}>(k * {width})"
-                text.add(f"  if (k % {self.run} == 0) {loop}w{i}{h}.read({place});", self._span(i))
+                text.add(f"  if (k % {table.blocks} == 0) {loop}w{i}{h}.read({place});", self._span(i))
         for i in by_kind["row"]:
             self._elements(text, i, "  ")
         for m in members:
@@ -315,7 +316,7 @@ class Functor:
         guards = set()
         for i, table in self._table_reads(computed):
             form = self.forms[i]
-            if table.whole:
+            if table.in_one_head:
                 starts.add(form.width)
                 continue
             walk = _walk_name(form)

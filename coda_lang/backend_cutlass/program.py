@@ -13,9 +13,9 @@ from coda_lang.arrays import ITEM_BYTES, ArrayView
 from coda_lang.backend_cutlass import driver, tensormap
 from coda_lang.backend_cutlass.abi import ARCHITECTURE, TMA_ALIGNMENT, Emitted, misfit, output_key
 from coda_lang.backend_cutlass.build import Cubin, compile_kernel
-from coda_lang.backend_cutlass.config import SUBTILE, Config, asked
+from coda_lang.backend_cutlass.config import Config, asked
 from coda_lang.backend_cutlass.default import default, for_kernel
-from coda_lang.backend_cutlass.emit import TAP, emit, footprint
+from coda_lang.backend_cutlass.emit import TAP, emit, footprint, head_step
 from coda_lang.backend_cutlass.launch import Launchable, refuse_capture
 from coda_lang.backend_cutlass.planned import Built, Planned, output_keys
 from coda_lang.backend_cutlass.problem import problem
@@ -102,7 +102,7 @@ class GpuProgram:
 
     def emit(self, call: Call[Kernel], config: Config | None, tap: bool = False) -> Emitted:
         """The CUDA that such a call needs. The arrays may lie anywhere: only their layout matters."""
-        return emit(call.kernel, call.binding.dtypes, config, direct=_direct(call), tap=tap)
+        return emit(call.kernel, call.binding.dtypes, config, direct=_direct(call), cut=_cut(call), tap=tap)
 
     def config(self, call: Call[Kernel], config: Any = None, tap: bool = False) -> Config | None:
         """The schedule of a call: the one given (a `Config` or its text), a tuned one, or the shape's default.
@@ -128,7 +128,7 @@ class GpuProgram:
     def _shape_key(call: Call[Kernel], tap: bool = False) -> tuple[Any, ...]:
         """What decides on the schedule of a call that names none."""
         types = _types(call.binding.dtypes)
-        return id(call.kernel), types, _direct(call), _extents(call), tap, call.device
+        return id(call.kernel), types, _direct(call), _cut(call), _extents(call), tap, call.device
 
     def _given(
         self,
@@ -152,7 +152,7 @@ class GpuProgram:
         """All but its shape and the GPU that decides which schedule is kept for a call, as text."""
         from coda_lang.tuning import keys
 
-        return keys.form(call.kernel, call.binding.dtypes, _direct(call))
+        return keys.form(call.kernel, call.binding.dtypes, _direct(call), _cut(call))
 
     def tuned(self, call: Call[Kernel]) -> Config | None:
         """The schedule that was kept for calls like this one, which has a product."""
@@ -177,11 +177,11 @@ class GpuProgram:
 
         if call.device is None or not lookup.enabled():
             return None, True
-        key = (id(call.kernel), _types(call.binding.dtypes), direct, keys.bucket(shape), call.device)
+        key = (id(call.kernel), _types(call.binding.dtypes), direct, _cut(call), keys.bucket(shape), call.device)
         if key not in self._kept:
             if driver.load().is_capturing(arrays.current_stream(call.tensors.values(), call.device)):
                 return None, False
-            self._kept[key] = lookup.tuned(call, direct, shape)
+            self._kept[key] = lookup.tuned(call, self.form(call), direct, shape)
         config = self._kept[key]
         return (None, True) if config is not None and self._cuts(call, config) else (config, True)
 
@@ -250,7 +250,8 @@ class GpuProgram:
         config: Config | str | None = None,
         tap: bool = False,
     ) -> Compiled:
-        """Compile one form of the program for an architecture. Needs no GPU.
+        """Compile one form of the program for an architecture: for arrays that fit TMA, and heads that are not cut
+        (see `emit`). Needs no GPU.
 
         Args:
             dtypes: element types by dtype parameter, ``{"T": "f16"}``; by default the first choice of each.
@@ -318,11 +319,11 @@ class GpuProgram:
 
 def _form(call: Call[Kernel], config: Config | None, tap: bool) -> tuple[Any, ...]:
     """What decides on the machine code of a call."""
-    return id(call.kernel), _types(call.binding.dtypes), config, _direct(call), tap
+    return id(call.kernel), _types(call.binding.dtypes), config, _direct(call), _cut(call), tap
 
 
 def _direct(call: Call[Kernel]) -> frozenset[str]:
-    """The tiles that TMA cannot move as they lie, the vectors read in runs that its rule does not fit, and cut tables.
+    """The tiles that TMA cannot move as they lie, and the vectors read in runs that its rule does not fit.
 
     Operands are left out: a copy of them is made that it can move.
     """
@@ -331,7 +332,6 @@ def _direct(call: Call[Kernel]) -> frozenset[str]:
     # Nearly all arrays fit, so what their place in the program asks of them is looked at last.
     unfit_inputs = {n: v for n, v in call.tensors.items() if v.shape and n not in operands and _misfits(v)}
     found = {n for n, v in unfit_inputs.items() if len(v.shape) == 2 or _read_in_runs(call, kernel.param(n))}
-    found |= _cut_tables(call)
     names = frozenset(p.name for p in kernel.params)
     for o in kernel.outputs:
         view = call.out.get(o.name)
@@ -347,19 +347,17 @@ def _direct(call: Call[Kernel]) -> frozenset[str]:
     return frozenset(found)
 
 
-def _cut_tables(call: Call[Kernel]) -> set[str]:
-    """Tables with a column for each column of a head whose heads end within a subtile: their columns are then followed
-    from head to head.
-    """
+def _cut(call: Call[Kernel]) -> bool:
+    """Whether heads end within a part of a tile, in a kernel that reads tables with a column for each of a head's."""
     kernel = call.kernel
     read = {str(v.attr) for v in kernel.values if v.op == "gather"}
-    if not read:
-        return set()
+    if not read:  # nearly all kernels
+        return False
     grid = grid_of(kernel)
-    if grid.split is None or call.binding.length(grid.split.inner) % SUBTILE == 0:
-        return set()
-    dims = {p.name: p.dims for p in kernel.params if p.name in read and len(p.dims) == 2}
-    return {n for n, d in dims.items() if form_of(grid, d[1:]).columns == "kInner"}
+    if grid.split is None or call.binding.length(grid.split.inner) % head_step(kernel) == 0:
+        return False
+    tables = [p.dims for p in kernel.params if p.name in read and len(p.dims) == 2]
+    return any(form_of(grid, dims[1:]).columns == "kInner" for dims in tables)
 
 
 def _extents(call: Call[Kernel]) -> tuple[int, int, int]:

@@ -18,9 +18,9 @@ class Encoding:
     """What `cuTensorMapEncodeTiled` is given besides the address; see `Driver.encode_tiled`."""
 
     data_type: int
-    dims: tuple[int, int]
-    strides: tuple[int]
-    box: tuple[int, int]
+    dims: tuple[int, ...]
+    strides: tuple[int, ...]
+    box: tuple[int, ...]
     swizzle: int
 
 
@@ -73,4 +73,24 @@ def encoding(view: ArrayView, source: TensorMap) -> Encoding:
     # The distance of the rows of a single row may be anything, so it is not the array's that is passed on.
     packed = -(-columns * item // TMA_ALIGNMENT) * TMA_ALIGNMENT
     pitch = view.strides[0] * item if rows > 1 else packed
-    return Encoding(_DATA_TYPE[view.dtype], (columns, rows), (pitch,), source.box, _SWIZZLE[source.swizzle])
+    dims, strides, box = _rows(rows, outer, pitch, source)
+    return Encoding(_DATA_TYPE[view.dtype], (columns, *dims), strides, (inner, *box), _SWIZZLE[source.swizzle])
+
+
+def _rows(
+    rows: int, box: int, pitch: int, source: TensorMap
+) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    """Extents, strides and box of the outer dimensions: of the rows, in the order that `TensorMap.run` describes.
+
+    Its strides do not ascend, as cuTensorMapEncodeTiled's text would have them. Drivers ask only that they be multiples
+    of 16 bytes below 2^40, and the copies bring what the strides say (tests/gpu runs them).
+    """
+    run = source.run
+    if run == 1:
+        return (rows,), (pitch,), (box,)
+    if rows % (8 * run) or box % (8 * run):
+        raise ValueError(f"{source.tensor}: {rows} rows in boxes of {box} are no multiples of {8 * run}")
+    if 8 * run * pitch >= _MAX_STRIDE:
+        raise ValueError(f"{source.tensor}: groups of {8 * run} rows are {8 * run * pitch} bytes apart, 2^40 or more")
+    order = (2, 4, run)
+    return (*order, rows // (8 * run)), (pitch, 2 * run * pitch, 2 * pitch, 8 * run * pitch), (*order, box // (8 * run))

@@ -9,12 +9,13 @@ from dataclasses import dataclass, replace
 
 from coda_lang.arrays import ArrayView
 from coda_lang.backend_cutlass import model, tensormap
-from coda_lang.backend_cutlass.abi import Emitted, grid, misfit, output_key
-from coda_lang.backend_cutlass.config import SHARED_LIMIT, SUBTILE, Config, Footprint, epilogue_bytes, shared_bytes
-from coda_lang.backend_cutlass.emit import footprint
+from coda_lang.backend_cutlass.abi import Emitted, TensorMap, grid, misfit, output_key
+from coda_lang.backend_cutlass.config import SHARED_LIMIT, Config, Footprint, epilogue_bytes, shared_bytes
+from coda_lang.backend_cutlass.emit import footprint, head_step
 from coda_lang.backend_cutlass.model import predict
 from coda_lang.backend_cutlass.problem import problem
 from coda_lang.backend_cutlass.program import GpuProgram
+from coda_lang.backend_cutlass.shapes import form_of, grid_of
 from coda_lang.backend_cutlass.space import Rejected, enumerate_space
 from coda_lang.backend_cutlass.staging import Needs
 from coda_lang.binding import Binding
@@ -182,11 +183,12 @@ def _way(view: _View, needs: Needs, t: Param | Output, key: str, x: ArrayView) -
     if copied is not None:
         return f"{'TMA' if key in needs.mapped else plain}, from a copy: {copied}"
     if key in needs.mapped:
-        return "TMA"
+        return "TMA, in the order of each thread's columns" if _is_spread(view, key) else "TMA"
     if key in view.emitted.direct:
-        return f"{plain}: {tensormap.misfit(x) or f'its heads end within a part of {SUBTILE} columns'}"
+        return f"{plain}: {tensormap.misfit(x)}"
     if any(v.op == "gather" and v.attr == t.name for v in view.call.kernel.values):
-        return f"{plain} of the rows that an index picks"
+        ends = f", whose heads end within {head_step(view.call.kernel)} columns" if _is_cut(view, t) else ""
+        return f"{plain} of the rows that an index picks{ends}"
     if any(d.tiled for d in t.dims) and isinstance(t, Output):
         return f"{plain}, one for each tile"
     if not _is_tile_of_floats(view, t):
@@ -194,6 +196,18 @@ def _way(view: _View, needs: Needs, t: Param | Output, key: str, x: ArrayView) -
     if view.call.kernel.product is None:
         return f"{plain} of up to 16 bytes"
     return f"{plain}: shared memory has no room for more tiles"
+
+
+def _is_spread(view: _View, key: str) -> bool:
+    """Whether a descriptor brings rows in another order than they lie."""
+    return any(
+        isinstance(s, TensorMap) and s.tensor == key and s.run > 1 for s in (f.source for f in view.emitted.fields)
+    )
+
+
+def _is_cut(view: _View, t: Param | Output) -> bool:
+    """Whether a table's columns are followed from head to head."""
+    return view.emitted.cut and len(t.dims) == 2 and form_of(grid_of(view.call.kernel), t.dims[1:]).columns == "kInner"
 
 
 def _is_tile_of_floats(view: _View, t: Param | Output) -> bool:

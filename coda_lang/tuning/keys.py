@@ -35,13 +35,14 @@ def _rounded(extent: int) -> int:
     return -(-extent // step) * step
 
 
-def form(kernel: Kernel, dtypes: Mapping[str, DType], direct: Collection[str] = ()) -> str:
+def form(kernel: Kernel, dtypes: Mapping[str, DType], direct: Collection[str] = (), cut: bool = False) -> str:
     """The kernel's form as text: all that decides the code but the schedule. Names of places in a file do not.
 
     Args:
         kernel: specialised to the inputs that are passed and the outputs that are asked for.
         dtypes: the element types bound to its dtype parameters.
         direct: the tensors that TMA cannot move as they lie.
+        cut: whether tables are followed from head to head (`emit.emit`).
     """
     params = [(p.name, str(p.dtype), p.dims, p.host, p.inout) for p in kernel.params]
     outputs = [(o.name, str(o.dtype), o.dims) for o in kernel.outputs]
@@ -52,7 +53,7 @@ def form(kernel: Kernel, dtypes: Mapping[str, DType], direct: Collection[str] = 
     types = sorted((n, t.name) for n, t in dtypes.items())
     splits = [(s.axis, s.outer, s.inner) for s in kernel.splits]
     whole = (kernel.name, kernel.rows, kernel.cols, splits, params, outputs, operands, values, stores, types)
-    return repr((*whole, sorted(direct)))
+    return repr((*whole, sorted(direct), cut))
 
 
 def key(gpu: str, program: str, shape: Shape, cache: Cache | None = None) -> str:

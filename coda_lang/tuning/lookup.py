@@ -10,7 +10,7 @@ from coda_lang.backend_cutlass.emit import footprint
 from coda_lang.call import Call
 from coda_lang.errors import ArgumentError, BackendError
 from coda_lang.ir.program import Kernel
-from coda_lang.tuning.keys import Shape, form, key
+from coda_lang.tuning.keys import Shape, key
 from coda_lang.tuning.store import TunedStore
 
 SWITCH = "CODA_TUNED"  # 0: tuned schedules are not used
@@ -20,10 +20,11 @@ def enabled() -> bool:
     return os.environ.get(SWITCH) != "0"
 
 
-def tuned(call: Call[Kernel], direct: frozenset[str], shape: Shape) -> Config | None:
-    """The schedule kept for the call's GPU, form and bucket. None if there is none, or it cannot be built any more."""
+def tuned(call: Call[Kernel], program: str, direct: frozenset[str], shape: Shape) -> Config | None:
+    """The schedule kept for the call's GPU, its `program`'s form (`keys.form`) and the bucket of its shape. None if
+    there is none, or it cannot be built any more.
+    """
     assert call.device is not None
-    program = form(call.kernel, call.binding.dtypes, direct)
     try:
         found = TunedStore().get(key(device.get(call.device).name, program, shape))
         config = None if found is None else Config.parse(found.config)

@@ -121,7 +121,7 @@ def tune(
     notes: tuple[str, ...] = ()
     if save:
         try:
-            saved = _save(contest.workload.first, tuning, contest.direct)
+            saved = _save(contest.workload.first, tuning, contest.gpu.form(contest.workload.first))
         except OSError as error:
             notes = (f"not saved: {error}",)
         program.gpu.forget()
@@ -157,8 +157,8 @@ class _Contest:
         self.stopwatch = GpuStopwatch(self.workload.device, self.workload.library)
         self.interleaved = Interleaved(self.stopwatch, rest_ms=_REST_MS)
         self.default = self.gpu.untuned(call)
-        self.direct = self.gpu.emit(call, self.default).direct
-        self.asked = problem(call.binding, footprint(call.kernel, call.binding.dtypes, self.direct))
+        direct = self.gpu.emit(call, self.default).direct
+        self.asked = problem(call.binding, footprint(call.kernel, call.binding.dtypes, direct))
 
     def run(self, budget: int) -> Tuning:
         configs, rejected = ordered(self.asked)
@@ -281,7 +281,7 @@ class _Contest:
         return Tried(config, predicted, standing.ms, standing.ratio, report, standing.dropped)
 
 
-def _save(call: Call[Kernel], tuning: Tuning, direct: frozenset[str]) -> Path:
+def _save(call: Call[Kernel], tuning: Tuning, form: str) -> Path:
     """Keep the winner with what was measured. Raises OSError."""
     about = describe()
     by_config = {t.config: t for t in tuning.tried}
@@ -307,5 +307,4 @@ def _save(call: Call[Kernel], tuning: Tuning, direct: frozenset[str]) -> Path:
         date=about["date"],
         versions=about["versions"],
     )
-    program = keys.form(kernel, binding.dtypes, direct)
-    return TunedStore().put(keys.key(tuning.gpu, program, tuning.shape), entry)
+    return TunedStore().put(keys.key(tuning.gpu, form, tuning.shape), entry)

@@ -6,9 +6,9 @@
 // a pair (2j, 2j + 1) never leaves its thread. A value of half or double width has 1 or 4 columns there.
 // A fragment of width W ∈ {1, 2, 4} lists them as [block of 8 accumulator columns][row, row + 8][W columns].
 //
-// Without a product no wgmma says which columns are whose. There `kRun` is 4, and of every 32 columns a thread has the eight
-// from 8·(t%4) on, its runs of four blocks side by side: 16 bytes of a row at once. With a product, and where sums over heads
-// must not part a block, `kRun` is 1.
+// That is with a `kRun` of 1. With one of kSub/8 a thread has a quarter of the subtile's columns side by side, those from
+// kSub/4·(t%4) on, and reads or writes 16 bytes of a row at once: where no wgmma says which columns are whose, and where b's rows
+// are loaded in the order that makes wgmma say so (`tma_load_groups`). Sums over heads must not part a block: `kRun` is 1 there.
 //
 // A value that does not vary along a row or a column is not spread: a scalar is Values<T, 1>, a column vector [2], a
 // row vector [blocks][W]. The generated compute node indexes each as it is.

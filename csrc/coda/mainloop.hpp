@@ -82,9 +82,10 @@ struct Mainloop {
 
   // One operand's share of a stage. A tile is shared by the blocks of one row or column of the cluster: each loads
   // 1/kShares of it and sends it to all.
-  template <bool kMajor, int kRows, int kShares>
+  template <bool kMajor, int kRows, int kShares, int kRun>
   CUTLASS_DEVICE static void load_share(TensorMap const* map, uint64_t* barrier, uint16_t mask, uint8_t* smem, int row,
                                         int k, int share) {
+    static_assert(kRun == 1 || (!kMajor && kRows / kShares % (8 * kRun) == 0));
     if constexpr (kMajor) {
       CUTLASS_PRAGMA_UNROLL
       for (int chunk = 0; chunk < kRows / 64; ++chunk) {
@@ -92,7 +93,10 @@ struct Mainloop {
         tma_load<(kShares > 1)>(map, barrier, mask, to, row + chunk * 64, k + share * (64 / kShares));
       }
     } else {
-      tma_load<(kShares > 1)>(map, barrier, mask, smem + share * (kRows / kShares) * 128, k, row + share * (kRows / kShares));
+      uint8_t* to = smem + share * (kRows / kShares) * 128;
+      const int first = row + share * (kRows / kShares);
+      if constexpr (kRun > 1) tma_load_groups<(kShares > 1)>(map, barrier, mask, to, k, first / (8 * kRun));
+      else tma_load<(kShares > 1)>(map, barrier, mask, to, k, first);
     }
   }
 
@@ -112,8 +116,8 @@ struct Mainloop {
       pipeline.producer_acquire(write);
       uint64_t* barrier = reinterpret_cast<uint64_t*>(pipeline.producer_get_barrier(write));
       const int stage = write.index();
-      load_share<kMajorA, kTileM, kClusterN>(p.a, barrier, mask_a, smem.a[stage], m, k, y);
-      load_share<kMajorB, kTileN, kClusterM>(p.b, barrier, mask_b, smem.b[stage], n, k, x);
+      load_share<kMajorA, kTileM, kClusterN, 1>(p.a, barrier, mask_a, smem.a[stage], m, k, y);
+      load_share<kMajorB, kTileN, kClusterM, Config::kRun>(p.b, barrier, mask_b, smem.b[stage], n, k, x);
     }
   }
   CUTLASS_DEVICE void load_tail(MainloopPipeline pipeline, PipelineState write) {

@@ -17,16 +17,26 @@ struct Staging {
   static constexpr int kBoxes = kRowBytes / kBoxBytes;
   static constexpr int kBoxColumns = kBoxBytes / int(sizeof(T));
 
-  // The address of byte `own` + `step` of row `r` of a subtile whose boxes have kRows rows. TMA's swizzle exchanges 16-byte
-  // chunks by the number of their 128-byte line, which is the same eight rows on. `own`, of the thread, and `step`, a constant,
-  // have no bit in common, and a line begins where an address ends in zeros: so a step is one exclusive or.
+  // The address of byte `own` + `step` of row `r` of a subtile whose boxes have kRows rows. TMA's swizzle exchanges the 16-byte
+  // chunks of a 128-byte line by the line's number, modulo the chunks of a box's row: rows r and r + 8 agree, so the caller adds
+  // 8 rows by themselves. `base` is a multiple of kBoxBytes; `own` is the thread's, below kBoxBytes, and shares no bit with the
+  // constant `step`. So a step changes bits that are 0 but for the swizzle: one exclusive or.
   template <int kRows>
   CUTLASS_DEVICE static uint32_t at(uint32_t base, int r, int own, int step) {
     const uint32_t line = r * kBoxBytes >> 7, thread = base + r * kBoxBytes + (own ^ ((line & (kBoxBytes / 16 - 1)) << 4));
     return (thread ^ (step % kBoxBytes)) + step / kBoxBytes * (kRows * kBoxBytes);
   }
-};
 
+  // With runs a thread has kOwnBytes of a row side by side, which it moves in pieces, by address and number.
+  static_assert(Config::kRun == 1 || Config::kRun == kBlocks<Config>);
+  static constexpr int kOwn = Config::kRun * W, kOwnBytes = kOwn * int(sizeof(T));
+  static constexpr int kPieceBytes = kOwnBytes < 16 ? kOwnBytes : 16, kPieces = kOwnBytes / kPieceBytes;
+  template <int kRows>
+  CUTLASS_DEVICE static uint32_t piece(uint32_t base, int r, int quad, int i) {
+    const int own = quad * kOwnBytes;
+    return at<kRows>(base + own / kBoxBytes * (kRows * kBoxBytes), r, own % kBoxBytes, i * kPieceBytes);
+  }
+};
 
 template <class R> CUTLASS_DEVICE R load_shared(uint32_t address) {
   return *reinterpret_cast<R const*>(__cvta_shared_to_generic(address));
@@ -80,7 +90,17 @@ struct TileCallbacks : Callbacks {
   CUTLASS_DEVICE TileCallbacks(Params const&, Shared* s, Tile const& t) : base(cute::cast_smem_ptr_to_uint(s)), tile(t) {}
   CUTLASS_DEVICE void previsit(int epi_m, int, int stage, bool) {
     const uint32_t from = base + (stage * Config::kWarpgroups + epi_m % Config::kWarpgroups) * (64 * S::kRowBytes);
-    if constexpr (sizeof(T) == 2 && W == 2) {
+    if constexpr (Config::kRun > 1) {
+      constexpr int kMany = S::kPieceBytes / int(sizeof(T));
+      using Part = Word<T, kMany>;
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < 2 * S::kPieces; ++i) {
+        const int h = i / S::kPieces, first = i % S::kPieces * kMany;
+        const uint32_t place = S::template piece<64>(from, tile.warp * 16 + (tile.lane >> 2), tile.quad(), i % S::kPieces);
+        const auto run = load_shared<Run<Part, S::kPieceBytes / int(sizeof(Part))>>(place + h * (8 * S::kBoxBytes));
+        widen_run<T, kMany>(run.v, [&](int c, float x) { value[((first + c) / W * 2 + h) * W + (first + c) % W] = x; });
+      }
+    } else if constexpr (sizeof(T) == 2 && W == 2) {
       CUTLASS_PRAGMA_UNROLL
       for (int j = 0; j < kBlocks<Config> / 2; ++j) {
         uint32_t v[4];
@@ -94,9 +114,9 @@ struct TileCallbacks : Callbacks {
     } else {
       CUTLASS_PRAGMA_UNROLL
       for (int i = 0; i < kBlocks<Config> * 2; ++i) {
-        constexpr int kRun = W * int(sizeof(T));
-        const uint32_t place = S::template at<64>(from, tile.warp * 16 + (tile.lane >> 2), tile.quad() * kRun, (i >> 1) * 4 * kRun);
-        const auto run = load_shared<Run<Word<T, W>, kRun / int(sizeof(Word<T, W>))>>(place + (i & 1) * (8 * S::kBoxBytes));
+        constexpr int kBytes = W * int(sizeof(T));
+        const uint32_t place = S::template at<64>(from, tile.warp * 16 + (tile.lane >> 2), tile.quad() * kBytes, (i >> 1) * 4 * kBytes);
+        const auto run = load_shared<Run<Word<T, W>, kBytes / int(sizeof(Word<T, W>))>>(place + (i & 1) * (8 * S::kBoxBytes));
         widen_run<T, W>(run.v, [&](int c, float x) { value[i * W + c] = x; });
       }
     }
@@ -161,19 +181,27 @@ struct TileStoreCallbacks : Callbacks {
   struct Params { TensorMap const* map; };
   struct Shared { alignas(1024) uint8_t stage[4 * Config::kWarpgroups][Config::kStoreStages][16 * S::kRowBytes]; };
   // One word for two neighbours of a row; for a half-width value of 16 bits, for columns of two blocks (see below).
-  static constexpr bool kMatrix = sizeof(T) == 2 && W == 2, kHalf = sizeof(T) == 2 && W == 1;
+  static constexpr bool kRuns = Config::kRun > 1;
+  static constexpr bool kMatrix = !kRuns && sizeof(T) == 2 && W == 2, kHalf = !kRuns && sizeof(T) == 2 && W == 1;
 
   Params params;
   uint8_t* shared;
   Tile tile;
-  Values<Run<T, W>, kBlocks<Config> * 2> runs;  // kHalf: see below
+  alignas(16) Values<Run<T, W>, kBlocks<Config> * 2> runs;  // kRuns, kHalf: see below
   CUTLASS_DEVICE TileStoreCallbacks(Params const& p, Shared* s, Tile const& t)
       : params(p), shared(s->stage[t.thread / 32][0]), tile(t) {}
 
   template <class E>
   CUTLASS_DEVICE int visit(cutlass::Array<E, 1> const& in, int, int, int) {
     auto const& x = in[0].*kMember;
-    if constexpr (kHalf) {
+    if constexpr (kRuns) {  // a row's, then the other's
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < 2 * S::kOwn; i += 2) {
+        auto const element = [&](int c) { return x[(c / W * 2 + i / S::kOwn) * W + c % W]; };
+        reinterpret_cast<typename Format<T>::Pair*>(&runs)[i / 2] =
+            Format<T>::narrow2(element(i % S::kOwn), element(i % S::kOwn + 1));
+      }
+    } else if constexpr (kHalf) {
       // The lane has column 4k + q of blocks k = 2j and 2j + 1. Neighbours q and q ^ 1 exchange one each, so that even lanes
       // hold two neighbouring columns of the first block and odd lanes of the second.
       const bool odd = tile.lane & 1;
@@ -197,7 +225,17 @@ struct TileStoreCallbacks : Callbacks {
   CUTLASS_DEVICE void postreduce(int, int, int stage, bool) {
     const uint32_t to = cute::cast_smem_ptr_to_uint(shared) + stage * (16 * S::kRowBytes);
     uint32_t const* words = reinterpret_cast<uint32_t const*>(&runs);
-    if constexpr (kMatrix) {
+    if constexpr (kRuns) {
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < 2 * S::kPieces; ++i) {
+        constexpr int kMany = S::kPieceBytes / 4;
+        Run<uint32_t, kMany> piece;
+        CUTLASS_PRAGMA_UNROLL
+        for (int c = 0; c < kMany; ++c) piece.v[c] = words[i * kMany + c];
+        const uint32_t place = S::template piece<16>(to, tile.lane >> 2, tile.quad(), i % S::kPieces);
+        store_shared(place + i / S::kPieces * (8 * S::kBoxBytes), piece);
+      }
+    } else if constexpr (kMatrix) {
       CUTLASS_PRAGMA_UNROLL
       for (int j = 0; j < kBlocks<Config> / 2; ++j) {
         stmatrix(S::template at<16>(to, matrix_row(tile.lane), matrix_chunk(tile.lane) * 16, j * 32),
@@ -211,8 +249,8 @@ struct TileStoreCallbacks : Callbacks {
     } else {
       CUTLASS_PRAGMA_UNROLL
       for (int i = 0; i < kBlocks<Config> * 2; ++i) {
-        constexpr int kRun = W * int(sizeof(T));
-        const uint32_t place = S::template at<16>(to, tile.lane >> 2, tile.quad() * kRun, (i >> 1) * 4 * kRun);
+        constexpr int kBytes = W * int(sizeof(T));
+        const uint32_t place = S::template at<16>(to, tile.lane >> 2, tile.quad() * kBytes, (i >> 1) * 4 * kBytes);
         store_shared(place + (i & 1) * (8 * S::kBoxBytes), runs[i]);
       }
     }

@@ -1,5 +1,6 @@
 #pragma once
 // Element types in memory, and how they widen to the three types of a body: float, int64_t and bool.
+#include <cuda/std/type_traits>
 #include "cutlass/cutlass.h"
 
 namespace coda {
@@ -109,9 +110,7 @@ template <> struct Halves<f16> {
 
 // How N neighbours are read to be widened: two of 16 bits as a word, whose halves then take one instruction each.
 template <class T, int N> constexpr bool kWords = sizeof(T) == 2 && N % 2 == 0;
-template <class T, bool kPaired> struct Part { using Type = T; };
-template <class T> struct Part<T, true> { using Type = uint32_t; };
-template <class T, int N> using Word = typename Part<T, kWords<T, N>>::Type;
+template <class T, int N> using Word = cuda::std::conditional_t<kWords<T, N>, uint32_t, T>;
 template <class T, int N, int kRead, class Put>
 CUTLASS_DEVICE void widen_run(Word<T, N> const (&run)[kRead], Put const& put) {
   CUTLASS_PRAGMA_UNROLL

@@ -171,49 +171,48 @@ using RowStore = Leaf<RowStoreCallbacks<Config, T, W, kMap, kMember>>;
 CUTLASS_DEVICE int column_index(int64_t index) { return index == int(index) ? int(index) : -1; }
 
 // NaN in every floating-point type: what stands for the columns of a subtile in a row outside a table.
-static __device__ __align__(16) uint32_t nan_row[128] = {
-    ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u,
-    ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u,
-    ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u,
-    ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u,
-    ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u,
-    ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u,
-    ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u,
-    ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u};
-
-// A row of a table, as a distance from the table and the bytes from one column to the next. Outside the table that is the
-// distance of `nan_row` and 0, so that no read asks. The empty statement hides where the distance comes from, which the compiler
-// would compute anew for each element.
-template <class T>
-struct TableRow {
-  T const* table;
-  int64_t bytes;
-  uint32_t step;
-  CUTLASS_DEVICE TableRow() {}
-  CUTLASS_DEVICE TableRow(T const* table, int64_t stride, int rows, int64_t index) : table(table) {
-    const bool inside = uint64_t(index) < uint64_t(rows);
-    bytes = inside ? index * stride * int64_t(sizeof(T)) : int64_t(nan_row) - int64_t(table);
-    step = inside ? sizeof(T) : 0;
-    asm volatile("" : "+l"(bytes));
-  }
-  // From where neighbours that end in the same head can be read by distances known to the compiler.
-  CUTLASS_DEVICE T const* at(int column) const { return from(uint64_t(uint32_t(column)) * step); }
-  CUTLASS_DEVICE T const* at(int64_t column) const { return from(uint64_t(column) * step); }
-  template <class Column>
-  CUTLASS_DEVICE float operator[](Column column) const { return Format<T>::widen(*at(column)); }
-  CUTLASS_DEVICE T const* from(uint64_t offset) const {
-    return reinterpret_cast<T const*>(reinterpret_cast<char const*>(table) + bytes + offset);
+struct NanRow {
+  static constexpr int kBytes = 512;  // of a subtile of 64 columns, at double width, in f32
+  alignas(16) uint32_t words[kBytes / 4];
+  constexpr NanRow() : words() {
+    for (uint32_t& word : words) word = ~0u;
   }
 };
+static __device__ NanRow nan_row;
 
-// A place in a row that moves from subtile to subtile, each of which lies in one head.
+// A row of a table: its address in global memory, and the bytes from one column to the next. An index outside the table has the
+// address of `nan_row` and 0 bytes: every column is NaN without a branch. The empty statement hides where the address comes from,
+// which the compiler would compute anew for each element.
+template <class T>
+struct TableRow {
+  uint64_t row;
+  uint32_t step;
+  CUTLASS_DEVICE TableRow() {}
+  CUTLASS_DEVICE TableRow(T const* table, int64_t stride, int rows, int64_t index) {
+    const bool inside = uint64_t(index) < uint64_t(rows);
+    row = __cvta_generic_to_global(inside ? static_cast<void const*>(table + index * stride) : &nan_row);
+    step = inside ? sizeof(T) : 0;
+    asm volatile("" : "+l"(row));
+  }
+  // A column number is never negative; one times a stride may be.
+  CUTLASS_DEVICE T const* at(int column) const { return past(uint64_t(uint32_t(column)) * step); }
+  CUTLASS_DEVICE T const* at(int64_t distance) const { return past(uint64_t(distance) * step); }
+  template <class Column>
+  CUTLASS_DEVICE float operator[](Column column) const { return Format<T>::widen(*at(column)); }
+
+ private:
+  CUTLASS_DEVICE T const* past(uint64_t bytes) const { return static_cast<T const*>(__cvta_global_to_generic(row + bytes)); }
+};
+
+// The thread's first column of a subtile, in a row of a table, where all that the thread reads there lies in one head: the other
+// columns are constant distances on. Outside the table it stays at the first of `nan_row`.
 template <class T>
 struct TableCursor {
   T const* from;
   CUTLASS_DEVICE TableCursor() {}
   CUTLASS_DEVICE TableCursor(TableRow<T> const& row, int column) : from(row.at(column)) {}
   CUTLASS_DEVICE void move(int columns) {
-    if (from != reinterpret_cast<T const*>(nan_row)) from += columns;
+    if (from != reinterpret_cast<T const*>(&nan_row)) from += columns;
   }
   CUTLASS_DEVICE float operator[](int column) const { return Format<T>::widen(from[column]); }
 };

@@ -17,6 +17,7 @@ from coda_lang.call import Caller
 from coda_lang.ir.passes import specialise
 from coda_lang.ir.program import Kernel
 from coda_lang.ir.types import DTYPES
+from coda_lang.measure.described import described_call
 
 PROGRAMS = Path(__file__).parents[2] / "programs"
 
@@ -70,6 +71,15 @@ def test_a_forward_program_stays_in_registers(file: str, name: str, tmp_path: Pa
     """With the schedule and the inputs and outputs that a call gets which names none."""
     gpu = GpuProgram(Caller(program(file, name)))
     stays_in_registers(compile_kernel(gpu.emitted()[0], cache=Cache(tmp_path)).report)
+
+
+@pytest.mark.parametrize(("file", "name"), [("rope", "rope_position"), ("rmsnorm_rope", "rmsnorm_rope_position")])
+def test_so_it_does_where_heads_are_cut(file: str, name: str, tmp_path: Path) -> None:
+    call = described_call(program(file, name), sizes={"M": 8192, "H": 48, "D": 96, "K": 4096})
+    gpu = GpuProgram(Caller(call.kernel))
+    emitted = gpu.emit(call, gpu.untuned(call))
+    assert emitted.cut
+    stays_in_registers(compile_kernel(emitted, cache=Cache(tmp_path)).report)
 
 
 @pytest.mark.parametrize(("file", "name", "config", "dtype"), SCHEDULES)

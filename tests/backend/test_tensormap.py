@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -25,6 +26,40 @@ def test_an_operand_tile_of_128_by_64() -> None:
 )
 def test_element_types(dtype: str, kind: int) -> None:
     assert encoding(lying((8, 32), (32, 1), dtype), TensorMap("a", (16, 8), 0)).data_type == kind
+
+
+@pytest.mark.parametrize("run", [2, 4, 8])
+def test_rows_in_the_order_that_gives_a_thread_neighbouring_columns(run: int) -> None:
+    """Thread q of a row has columns 2q and 2q + 1 of each block of 8 (PTX ISA, wgmma's accumulators)."""
+    group = 8 * run
+    e = encoding(lying((5 * group, 200), (208, 1)), TensorMap("b", (64, 2 * group), 128, run))
+    assert e.dims[0] == 200
+    assert e.box[0] == 64
+    assert len(e.dims) == len(e.box) == len(e.strides) + 1 == 5
+    assert all(stride % 416 == 0 for stride in e.strides)
+    steps = [stride // 416 for stride in e.strides]
+
+    def row_at(place: int, extents: Sequence[int]) -> int:
+        """The row of the array at a place of the box, whose innermost index comes first."""
+        row = 0
+        for extent, step in zip(extents, steps, strict=True):
+            row += place % extent * step
+            place //= extent
+        return row
+
+    columns: dict[int, list[int]] = {}
+    for place in range(2 * group):
+        columns.setdefault(place // group * 4 + place % 8 // 2, []).append(row_at(place, e.box[1:]))
+    for i, found in columns.items():
+        assert found == list(range(2 * run * i, 2 * run * (i + 1)))
+    whole = [row_at(place, e.dims[1:]) for place in range(5 * group)]
+    assert sorted(whole) == list(range(5 * group))
+
+
+@pytest.mark.parametrize(("rows", "box"), [(96, 64), (128, 32)])
+def test_rows_in_another_order_come_in_whole_groups(rows: int, box: int) -> None:
+    with pytest.raises(ValueError, match="no multiples of 64"):
+        encoding(lying((rows, 64), (64, 1)), TensorMap("b", (64, box), 128, 8))
 
 
 def test_rows_farther_apart_than_they_are_long() -> None:

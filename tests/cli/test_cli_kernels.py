@@ -186,6 +186,17 @@ def test_explain_says_why_tensors_do_not_go_by_tma(capsys: Out) -> None:
     assert next(t for t in tensors if t.startswith("sq ")).endswith("plain stores, one for each tile")
 
 
+@pytest.mark.parametrize(("head", "spread"), [(64, True), (128, True), (96, False)])
+def test_explain_says_how_tables_are_read(capsys: Out, head: int, spread: bool) -> None:
+    _, tensors, _ = _explained(
+        capsys, str(PROGRAMS / "rope.coda"), "rope_position", "--dim", f"M=512,H=8,D={head},K=64"
+    )
+    ways = {line.split()[0]: line for line in tensors}
+    assert ways["b"].endswith("read by TMA, in the order of each thread's columns" if spread else "read by TMA")
+    whole = "plain loads of the rows that an index picks"
+    assert ways["cos"].endswith(whole if spread else f"{whole}, whose heads end within 64 columns")
+
+
 def test_explain_says_how_a_map_moves_tiles(capsys: Out) -> None:
     for columns, way in ((1024, "plain loads of up to 16 bytes"), (1023, "plain loads: its rows are 1023 elements")):
         assert main(["explain", str(PROGRAMS / "rms_bwd_map.coda"), "--dim", f"M=1024,N={columns}"]) == 0

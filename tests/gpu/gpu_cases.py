@@ -24,10 +24,11 @@ SHAPES = {
     "unaligned": {"M": 131, "N": 130, "K": 37},
     "small": {"M": 1, "N": 2, "K": 1},
     "primes": {"M": 7, "N": 526, "K": 13},
+    "heads": {"M": 257, "N": 1152, "K": 200},  # of the kernels that read a table with a column for each of a head
     "no_rows": {"M": 0, "N": 128, "K": 64},
     "no_depth": {"M": 130, "N": 256, "K": 0},
 }
-HEADS = {"tiles": 64, "ragged": 8, "unaligned": 2, "small": 2, "primes": 2, "no_rows": 32, "no_depth": 64}
+HEADS = {"tiles": 64, "ragged": 8, "unaligned": 2, "small": 2, "primes": 2, "heads": 64, "no_rows": 32, "no_depth": 64}
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ class Case:
 
 @dataclass(frozen=True)
 class SizedCase(Case):
-    """A case whose shape is written as its extents: ``M129_N136_K64``."""
+    """A case whose shape is written as its extents: ``M129_N136_K64``, with heads of 2 columns, or of ``_D64``."""
 
     @property
     def extents(self) -> dict[str, int]:
@@ -94,7 +95,14 @@ class SizedCase(Case):
 
     @property
     def head(self) -> int:
-        return 2
+        return self.extents.get("D", 2)
+
+
+def reads_heads(kernel: Kernel) -> bool:
+    """Whether a table has columns that each head has."""
+    heads = {split.inner for split in kernel.splits}
+    names = {str(v.attr) for v in kernel.values if v.op == "gather"}
+    return any(p.name in names and d.axis in {h.axis for h in heads} for p in kernel.params for d in p.dims[1:])
 
 
 def kernel_sums_segments(kernel: Kernel) -> bool:
@@ -120,8 +128,12 @@ def own_programs() -> Iterator[tuple[str, str]]:
 def all_cases() -> list[Case]:
     cases = []
     for file, kernel in own_programs():
+        heads = reads_heads(load(file)[kernel].ir)
         for shape in SHAPES:
-            cases.append(Case(file, kernel, shape, "bf16", True))
+            if shape != "heads" or heads:
+                cases.append(Case(file, kernel, shape, "bf16", True))
+        if heads:
+            cases.append(Case(file, kernel, "heads", "f16", False, exact=False))
         for shape in ("tiles", "unaligned"):
             cases.append(Case(file, kernel, shape, "f16", False, exact=False))
         cases.append(Case(file, kernel, "ragged", "bf16", True, exact=False))
@@ -136,8 +148,21 @@ CONFIGS = (
     "128x128,cluster=2x2,cooperative,stages=3,epilogue=32",
     "128x256,cluster=4x1,cooperative,stages=2,epilogue=32",
 )
+# Every width of subtiles, shares of one group of columns and of several, loops over subtiles.
+HEADED = (
+    "128x128,cluster=2x1,pingpong,stages=3",
+    "128x192,cluster=1x1,pingpong,stages=3,epilogue=32",
+    "128x256,cluster=2x1,cooperative,stages=3,stores=1",
+    "128x256,cluster=4x1,cooperative,stages=2,epilogue=32",
+    "64x64,cluster=2x1,pingpong,stages=3",
+    "256x128,cluster=1x2,cooperative,stages=2,swizzle=1,epilogue=32,stores=1,rolled=1",
+)
 CONFIGURED = ("rmsnorm_swiglu", "residual_rms", "cross_entropy", "swiglu_bwd", "residual_rms_bwd", "linear_dw", "rope")
 
 
 def config_cases() -> list[Case]:
-    return [Case(f, f, "ragged", "bf16", True, config) for f in CONFIGURED for config in CONFIGS]
+    cases = [Case(f, f, "ragged", "bf16", True, config) for f in CONFIGURED for config in CONFIGS]
+    for head in (64, 96, 128, 192):
+        shape = f"M257_N1152_K200_D{head}"
+        cases += [SizedCase("rope", "rope_position", shape, "bf16", True, config) for config in HEADED]
+    return cases

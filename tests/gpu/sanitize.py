@@ -31,8 +31,9 @@ if TYPE_CHECKING:
 
 
 def cases(random_programs: int, only: str) -> list[Case | RandomCase]:
+    shapes = ("unaligned", "ragged", "heads")
     found: list[Case | RandomCase] = [
-        c for c in all_cases() if c.shape in ("unaligned", "ragged") and c.dtype == "bf16" and c.full and c.exact
+        c for c in all_cases() if c.shape in shapes and c.dtype == "bf16" and c.full and c.exact
     ]
     if random_programs:
         from gpu_random import RandomCase, drawn  # brings in torch, which a sanitizer need not see

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import ml_dtypes
@@ -261,6 +262,117 @@ def test_what_comes_out_is_what_went_in(lib: str) -> None:
     assert all(isinstance(x, kind) for x in out)
     assert all(str(x.dtype).endswith("bfloat16") for x in out)
     assert arrays.view(out.z).device == 0
+
+
+# -- tables of heads -------------------------------------------------------------------------------------------------
+
+
+def scheduled(program: Any, given: dict[str, Any], config: str | None) -> Any:
+    plan = program.plan(**given, config=config) if config else program.plan(**given)
+    made = plan()
+    return SimpleNamespace(**(made if isinstance(made, dict) else made._asdict()))
+
+
+TABLE = """{kind} heads<M, N = H * D, {axes}P>({operands}, i: i64[M], t: {dtype}[P, D], u: {dtype}[P, D/2]) ->
+    (y: f32[M, N], z: f32[M, N/2]) {{
+    x = {x}
+    y <- x * t[i, ...]
+    l, r = pairs(x)
+    z <- l * u[i, ...] + r
+}}"""
+KINDS = {
+    "kernel": {"kind": "kernel", "axes": "K, ", "operands": "a: bf16[M, K], b: bf16[N, K]", "x": "a @ b.T"},
+    "map": {"kind": "map", "axes": "", "operands": "c: f32[M, N]", "x": "c * 1.0"},
+}
+TABLE_CONFIGS = (  # parts of 64 and 32 columns; tiles that begin within a head of 128
+    "128x128,cluster=1x1,pingpong,stages=2",
+    "128x192,cluster=1x1,pingpong,stages=2,epilogue=32,stores=1",
+    "128x192,cluster=1x1,cooperative,stages=2,stores=1",
+    "64x128,cluster=2x1,pingpong,stages=2,rolled=1",
+)
+TABLE_CASES = [
+    *(("map", None, head, "f32", None) for head in (2, 8, 32, 64, 80, 96, 128, 192)),
+    *(("kernel", c, head, "f32", None) for c in TABLE_CONFIGS for head in (8, 64, 96, 128, 192, 320)),
+    *(("map", None, 128, dtype, None) for dtype in ("bf16", "f16", "f8e4m3", "f8e5m2")),
+    *(("kernel", TABLE_CONFIGS[0], 128, dtype, None) for dtype in ("bf16", "f16", "f8e4m3", "f8e5m2")),
+    *(("map", None, 128, "f32", layout) for layout in LAYOUTS),
+    *(("kernel", TABLE_CONFIGS[0], 128, "f32", layout) for layout in LAYOUTS),
+]
+
+
+@pytest.mark.parametrize(("kind", "config", "head", "dtype", "layout"), TABLE_CASES)
+def test_tables_of_heads(kind: str, config: str | None, head: int, dtype: str, layout: str | None) -> None:
+    """Ragged rows and columns, and every third index outside the table, so that either row of a thread meets one."""
+    program = coda.loads(TABLE.format(dtype=dtype, **KINDS[kind])).heads
+    rng = np.random.default_rng(25)
+    m, n, p = 150, 3 * head, 7
+    odd = [-1, p, 1 << 40, -(1 << 40), (1 << 63) - 1, -(1 << 63), (1 << 32) + 1]
+    index = rng.integers(0, p, m)
+    index[::3] = np.resize(odd, len(index[::3]))
+    host = {name: whole(rng, p, w, dtype=arrays.numpy_dtype(dtype)) for name, w in (("t", head), ("u", head // 2))}
+    host["i"] = index
+    host |= {"a": whole(rng, m, 64), "b": whole(rng, n, 64)} if kind == "kernel" else {"c": whole(rng, m, n, dtype=F32)}
+    want = program(**host)
+    given = {name: there(x) for name, x in host.items()}
+    if layout:
+        given |= {name: laid_out(host[name], layout, "cupy")[0] for name in ("t", "u")}
+    got = scheduled(program, given, config)
+    same(got.y, want.y, "y")
+    same(got.z, want.z, "z")
+
+
+EVERYTHING = """kernel everything<M, N = H * D, K, P>(
+    a: bf16[M, K], b: bf16[N, K], c: bf16[M, N], i: i32[M], pick_at: i32[M], t: f32[P, D], g: f32[P, H], v: f32[N],
+    inout s: f32[M, N], inout r: bf16[M, N/2]
+) -> (y: f8e4m3[M, N], z: f16[M, N/2], rows: f32[M, tiles(N)], cols: f32[tiles(M), N], chosen: f32[M], q: f32[M, N/2]) {
+    x = (a @ b.T) * t[i, ...] + c * g[i, ...] - onehot(pick_at) + select(col() < 70, v, 1.0)
+    y <- x
+    left, right = pairs(x)
+    z <- left - right
+    q <- right
+    rows <- tile_sum(x, over=N)
+    cols <- tile_sum(x, over=M)
+    chosen <- pick(x, pick_at)
+    s +<- x
+    r +<- left + right
+}"""
+
+
+@pytest.mark.parametrize("head", [64, 96, 128])
+@pytest.mark.parametrize(
+    "config",
+    [
+        "128x128,cluster=2x1,pingpong,stages=2,epilogue=32,stores=1,loads=1",
+        "64x128,cluster=1x1,pingpong,stages=2,stores=1,loads=1",
+        "128x64,cluster=1x1,cooperative,stages=2,epilogue=32,stores=1,loads=1",
+    ],
+)
+def test_every_node_beside_a_table_of_heads(head: int, config: str) -> None:
+    """Whole numbers throughout, so that every sum is exact in any order."""
+    program = coda.loads(EVERYTHING).everything
+    rng = np.random.default_rng(26)
+    m, n, k, p = 150, 3 * head, 24, 7
+    draw = {name: rng.integers(0, high, m).astype(np.int32) for name, high in (("i", p), ("pick_at", n))}
+    host = {"a": whole(rng, m, k), "b": whole(rng, n, k), "c": whole(rng, m, n), **draw}
+    host |= {"t": whole(rng, p, head, dtype=F32), "g": whole(rng, p, 3, dtype=F32), "v": whole(rng, n, dtype=F32)}
+    host |= {"s": whole(rng, m, n, dtype=F32), "r": np.zeros((m, n // 2), BF16)}
+    given = {name: there(x) for name, x in host.items()}
+    want = program(**host)
+    got = scheduled(program, given, config)
+    for name in ("y", "z", "q", "chosen"):
+        same(getattr(got, name), getattr(want, name), name)
+    for name, axis in (("rows", 1), ("cols", 0)):
+        same(here(getattr(got, name)).sum(axis), getattr(want, name).sum(axis), name)
+    for name in ("s", "r"):  # updated in place, here and there
+        same(given[name], host[name], name)
+
+
+def test_a_table_without_rows() -> None:
+    program = coda.loads(TABLE.format(dtype="f32", **KINDS["map"])).heads
+    host = {"c": np.ones((5, 128), F32), "i": np.zeros(5, np.int64)}
+    host |= {"t": np.ones((0, 64), F32), "u": np.ones((0, 32), F32)}
+    got = program(**{name: there(x) for name, x in host.items()})
+    assert np.isnan(here(got.y)).all()
 
 
 # -- 64-bit addressing -----------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from coda_lang.backend_cutlass.space import ordered
 from coda_lang.ir.passes import specialise
 from coda_lang.ir.program import Kernel
 from coda_lang.ir.types import BF16, F16
+from coda_lang.measure.described import described_call
 from coda_lang.tuning import keys, shortlist
 from coda_lang.tuning.race import FINALISTS, LAST_ROUNDS, ROUNDS, race
 from coda_lang.tuning.store import Tuned, TunedStore
@@ -79,6 +80,16 @@ def test_a_form_is_what_decides_the_code() -> None:
     assert len({form(kernel), *others}) == len(others) + 1
     swiglu = coda.load(PROGRAMS / "rmsnorm_swiglu.coda")["rmsnorm_swiglu"].ir
     assert form(swiglu, passed="a b rstd", outputs="y") != form(swiglu, passed="a b rstd", outputs="z y")
+
+
+def test_heads_that_are_cut_make_another_form() -> None:
+    """The two have kernels of their own, though extents, types and alignment agree."""
+    rope = coda.load(PROGRAMS / "rope.coda")["rope_position"]
+    sizes = {"M": 8192, "K": 4096, "P": 64}
+    calls = [described_call(rope.ir, sizes={**sizes, "H": h, "D": d}) for h, d in ((72, 64), (36, 128), (48, 96))]
+    assert len({rope.gpu.shape(c) for c in calls}) == 1
+    whole, also_whole, cut = (rope.gpu.form(c) for c in calls)
+    assert whole == also_whole != cut
 
 
 def test_a_key_has_the_gpu_the_form_the_toolchain_and_the_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
