@@ -47,6 +47,8 @@ template <class Config, int W> CUTLASS_HOST_DEVICE constexpr int offset(int i) {
 template <class Config, int W> CUTLASS_HOST_DEVICE constexpr int step(int k) {
   return offset<Config, W>((k + 1) * W) - offset<Config, W>(k * W);
 }
+// Where the thread's column i of row h (0, or 1 for the row 8 further on) is in a fragment of width W.
+template <int W> CUTLASS_HOST_DEVICE constexpr int element(int h, int i) { return (i / W * 2 + h) * W + i % W; }
 template <int W> CUTLASS_DEVICE int width_of(int n) { return W == 2 ? n : W == 1 ? n / 2 : n * 2; }
 
 // Whether all columns of a subtile, or all rows of a 64-row block, are the problem's: the same for a warp, so that what

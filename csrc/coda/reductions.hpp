@@ -155,7 +155,7 @@ struct RowReduceCallbacks : Callbacks {
     for (int h = 0; h < 2; ++h) {
       float values[kBlocks<Config> * W];
       CUTLASS_PRAGMA_UNROLL
-      for (int i = 0; i < kBlocks<Config> * W; ++i) values[i] = x[(i / W * 2 + h) * W + i % W];
+      for (int i = 0; i < kBlocks<Config> * W; ++i) values[i] = x[element<W>(h, i)];
       state[h].absorb(values, columns_inside<Config>(tile, epi_n),
                       [&](int i) { return first + offset<Config, W>(i) < end; });
     }
@@ -194,7 +194,7 @@ struct ColumnReduceCallbacks : Callbacks {
     State state[kOwn];
     CUTLASS_PRAGMA_UNROLL
     for (int i = 0; i < kOwn; ++i) {
-      float rows[2] = {x[i / W * 2 * W + i % W], x[(i / W * 2 + 1) * W + i % W]};
+      float rows[2] = {x[element<W>(0, i)], x[element<W>(1, i)]};
       state[i].absorb(rows, rows_inside(tile, epi_m), [&](int h) { return r + 8 * h < tile.m; });
     }
     int from = 0;
@@ -315,7 +315,7 @@ struct PickCallbacks : Callbacks {
       if (at < 0 || at >= kBlocks<Config> * 4 * W || at % (4 * kOwn) >= kOwn) continue;
       CUTLASS_PRAGMA_UNROLL
       for (int i = 0; i < kBlocks<Config> * W; ++i)
-        if (int(at) == offset<Config, W>(i)) put<T, kAdd>(params.data + r * params.stride, x[(i / W * 2 + h) * W + i % W]);
+        if (int(at) == offset<Config, W>(i)) put<T, kAdd>(params.data + r * params.stride, x[element<W>(h, i)]);
     }
     return 0;
   }

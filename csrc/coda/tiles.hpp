@@ -98,7 +98,7 @@ struct TileCallbacks : Callbacks {
         const int h = i / S::kPieces, first = i % S::kPieces * kMany;
         const uint32_t place = S::template piece<64>(from, tile.warp * 16 + (tile.lane >> 2), tile.quad(), i % S::kPieces);
         const auto run = load_shared<Run<Part, S::kPieceBytes / int(sizeof(Part))>>(place + h * (8 * S::kBoxBytes));
-        widen_run<T, kMany>(run.v, [&](int c, float x) { value[((first + c) / W * 2 + h) * W + (first + c) % W] = x; });
+        widen_run<T, kMany>(run.v, [&](int c, float x) { value[element<W>(h, first + c)] = x; });
       }
     } else if constexpr (sizeof(T) == 2 && W == 2) {
       CUTLASS_PRAGMA_UNROLL
@@ -115,7 +115,8 @@ struct TileCallbacks : Callbacks {
       CUTLASS_PRAGMA_UNROLL
       for (int i = 0; i < kBlocks<Config> * 2; ++i) {
         constexpr int kBytes = W * int(sizeof(T));
-        const uint32_t place = S::template at<64>(from, tile.warp * 16 + (tile.lane >> 2), tile.quad() * kBytes, (i >> 1) * 4 * kBytes);
+        const int row = tile.warp * 16 + (tile.lane >> 2);
+        const uint32_t place = S::template at<64>(from, row, tile.quad() * kBytes, (i >> 1) * 4 * kBytes);
         const auto run = load_shared<Run<Word<T, W>, kBytes / int(sizeof(Word<T, W>))>>(place + (i & 1) * (8 * S::kBoxBytes));
         widen_run<T, W>(run.v, [&](int c, float x) { value[i * W + c] = x; });
       }
@@ -163,7 +164,7 @@ struct DirectTileCallbacks : Callbacks {
         constexpr int kRead = kOwn * int(sizeof(T)) / int(sizeof(Word<T, kOwn>));
         Word<T, kOwn> run[kRead] = {};
         if (r < tile.m) read_run<kRead>(run, reinterpret_cast<Word<T, kOwn> const*>(at + offset<Config, W>(j)));
-        widen_run<T, kOwn>(run, [&](int i, Wide<T> x) { value[((j + i) / W * 2 + h) * W + i % W] = x; });
+        widen_run<T, kOwn>(run, [&](int i, Wide<T> x) { value[element<W>(h, j + i)] = x; });
       }
     }
   }
@@ -197,9 +198,9 @@ struct TileStoreCallbacks : Callbacks {
     if constexpr (kRuns) {  // a row's, then the other's
       CUTLASS_PRAGMA_UNROLL
       for (int i = 0; i < 2 * S::kOwn; i += 2) {
-        auto const element = [&](int c) { return x[(c / W * 2 + i / S::kOwn) * W + c % W]; };
-        reinterpret_cast<typename Format<T>::Pair*>(&runs)[i / 2] =
-            Format<T>::narrow2(element(i % S::kOwn), element(i % S::kOwn + 1));
+        const int h = i / S::kOwn, c = i % S::kOwn;
+        auto* pairs = reinterpret_cast<typename Format<T>::Pair*>(&runs);
+        pairs[i / 2] = Format<T>::narrow2(x[element<W>(h, c)], x[element<W>(h, c + 1)]);
       }
     } else if constexpr (kHalf) {
       // The lane has column 4k + q of blocks k = 2j and 2j + 1. Neighbours q and q ^ 1 exchange one each, so that even lanes
@@ -303,13 +304,13 @@ struct DirectStoreCallbacks : Callbacks {
       T* at = params.data + r * params.row_stride + first_column<Config, W>(tile, epi_n);
       CUTLASS_PRAGMA_UNROLL
       for (int j = 0; j < kBlocks<Config> * W; j += kOwn) {
-        auto const element = [&](int i) { return x[((j + i) / W * 2 + h) * W + i % W]; };
+        auto const own = [&](int i) { return x[element<W>(h, j + i)]; };
         alignas(8) T run[kOwn];
-        if constexpr (kOwn == 1) run[0] = Format<T>::narrow(element(0));
+        if constexpr (kOwn == 1) run[0] = Format<T>::narrow(own(0));
         else {
           CUTLASS_PRAGMA_UNROLL
           for (int i = 0; i < kOwn; i += 2)
-            reinterpret_cast<typename Format<T>::Pair*>(run)[i / 2] = Format<T>::narrow2(element(i), element(i + 1));
+            reinterpret_cast<typename Format<T>::Pair*>(run)[i / 2] = Format<T>::narrow2(own(i), own(i + 1));
         }
         write_run<kOwn>(at + offset<Config, W>(j), run);
       }
