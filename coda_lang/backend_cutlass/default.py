@@ -8,7 +8,7 @@ from math import inf
 
 from coda_lang.backend_cutlass.config import Config, Footprint, deepest, rejection
 from coda_lang.backend_cutlass.model import H200, overflows, predict
-from coda_lang.backend_cutlass.problem import Problem, held, is_long, weight
+from coda_lang.backend_cutlass.problem import Problem, for_tables, held, is_long, weight
 from coda_lang.ir.program import Kernel
 from coda_lang.ir.types import DType
 
@@ -59,14 +59,17 @@ def _chosen(problem: Problem) -> Config:
 
 def _suits(config: Config, held: float, moved: float, problem: Problem) -> bool:
     sums = SHARED_OUT if problem.need.reduce_bytes else 0
-    suits = problem.held + sums <= held or (problem.moved >= moved and problem.contracted > SHORT)
+    # A cooperative epilogue waits for bytes, not for the rows of tables, which are found once a tile.
+    rows = problem.tables if config.schedule == "cooperative" else 0.0
+    suits = problem.held - rows + sums <= held or (problem.moved >= moved and problem.contracted > SHORT)
     return suits and not overflows(config, problem)
 
 
 def for_kernel(kernel: Kernel, dtypes: Mapping[str, DType], need: Footprint) -> Config:
     """The schedule for large calls of a kernel with a product."""
     moved = need.load_bytes + need.store_bytes
-    return default(Problem(LARGE, LARGE, LARGE, need, moved, weight(kernel), held(kernel, dtypes)))
+    asked = Problem(LARGE, LARGE, LARGE, need, moved, weight(kernel), held(kernel, dtypes), tables=for_tables(kernel))
+    return default(asked)
 
 
 def _candidates(problem: Problem) -> Iterator[Config]:

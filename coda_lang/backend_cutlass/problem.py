@@ -36,7 +36,8 @@ _NOMINAL_TILE = (128, 256)  # for the bytes of partials: too few for the tile to
 @dataclass(frozen=True)
 class Problem:
     """`moved` are bytes that the epilogue loads and stores, `weight` the instructions that it takes, both for each
-    element of the accumulator [rows, cols]; `held` registers of a thread beside the accumulators, for 32 columns;
+    element of the accumulator [rows, cols]; `held` registers of a thread beside the accumulators, for 32 columns, and
+    `tables` those of them that are for rows of tables;
     `segment` columns must not be cut by a tile (1: any may).
     """
 
@@ -49,6 +50,7 @@ class Problem:
     held: float = 0.0
     segment: int = 1
     operand_bytes: int = 2
+    tables: float = 0.0
 
     @property
     def flops(self) -> int:
@@ -84,6 +86,7 @@ def problem(binding: Binding, need: Footprint) -> Problem:
         held(kernel, binding.dtypes),
         binding.length(split.inner) if uncut and split is not None else 1,
         binding.dtype(kernel.param(kernel.product.a)).bits // 8,
+        for_tables(kernel),
     )
 
 
@@ -129,6 +132,11 @@ def held(kernel: Kernel, dtypes: Mapping[str, DType]) -> float:
         + sum(registers(o.dims, dtype_of(o, dtypes).bits) for o in kernel.outputs)
         + sum(_STATE[v.op] for v in values)
     )
+
+
+def for_tables(kernel: Kernel) -> float:
+    """Registers that a thread holds for rows of tables."""
+    return float(sum(_STATE[v.op] for v in kernel.values if v.op == "gather"))
 
 
 def is_long(weight: float, held: float) -> bool:
