@@ -8,6 +8,7 @@ from torch import Tensor
 from coda_lang.errors import ArgumentError, did_you_mean
 from coda_lang.torch import calls, once
 from coda_lang.torch.calls import Gradient
+from coda_lang.torch.inductor import fake
 
 ACTIVATIONS = ("relu", "relu_sq", "gelu", "gelu_tanh", "silu", "quick_gelu")
 
@@ -51,7 +52,7 @@ def forward_op(
     return out.y, out.z if keep else calls.nothing(x), once.link(x)
 
 
-@forward_op.register_fake
+@fake(forward_op)
 def _(x: Tensor, weight: Tensor, bias: Tensor | None, *, activation: str, keep: bool) -> tuple[Tensor, Tensor, Tensor]:
     y = x.new_empty(x.shape[0], weight.shape[0])
     return y, torch.empty_like(y) if keep else calls.nothing(x), once.link(x)
@@ -65,7 +66,7 @@ def grad_op(dy: Tensor, z: Tensor, *, activation: str, want_bias: bool) -> tuple
     return out.dz, calls.column_sums(out.dbias) if want_bias else calls.nothing(dy, torch.float32)
 
 
-@grad_op.register_fake
+@fake(grad_op)
 def _(dy: Tensor, z: Tensor, *, activation: str, want_bias: bool) -> tuple[Tensor, Tensor]:
     return dy.new_empty(dy.shape), dy.new_empty(dy.shape[1] if want_bias else 0, dtype=torch.float32)
 

@@ -18,6 +18,7 @@ from coda_lang.torch import calls, once
 from coda_lang.torch.calls import Gradient
 from coda_lang.torch.cross_entropy_rows import row_losses
 from coda_lang.torch.cross_entropy_total import total_op
+from coda_lang.torch.inductor import fake
 
 CHUNK_BYTES = 1 << 30
 _LARGEST = 3.4e38  # in f32
@@ -115,7 +116,7 @@ def forward_op(
     return made.losses, made.lse, once.link(made.lse)
 
 
-@forward_op.register_fake
+@fake(forward_op)
 def _(
     x: Tensor, weight: Tensor, rstd: Tensor | None, target: Tensor,
     *, ignore_index: int, eps: float, zeta: float, cap: float, chunk_rows: int,
@@ -159,7 +160,7 @@ def grad_op(
     return dx, dw.to(weight.dtype), drstd
 
 
-@grad_op.register_fake
+@fake(grad_op)
 def _(
     x: Tensor, weight: Tensor, rstd: Tensor | None, target: Tensor, lse: Tensor, dloss: Tensor,
     *, ignore_index: int, eps: float, zeta: float, cap: float, chunk_rows: int,

@@ -21,6 +21,7 @@ from torch import Tensor
 from coda_lang.torch import calls, once
 from coda_lang.torch.calls import Gradient
 from coda_lang.torch.cross_entropy_rows import row_losses
+from coda_lang.torch.inductor import fake
 
 # The weight of a row in the gradients that are kept. A probability below 3e-8 is 0 in f16, and a vocabulary has many:
 # 64 times that is left of them, and 64·rstd stays far from f16's largest number for any eps of a norm.
@@ -95,7 +96,7 @@ def _gradients(
     )
 
 
-@total_op.register_fake
+@fake(total_op)
 def _(
     x: Tensor, weight: Tensor, rstd: Tensor | None, target: Tensor,
     *, ignore_index: int, eps: float, zeta: float, cap: float, chunk_rows: int,
@@ -114,7 +115,7 @@ def scaled_op(x: Tensor, scale: Tensor, *, dtype: torch.dtype) -> Tensor:
     return out
 
 
-@scaled_op.register_fake
+@fake(scaled_op)
 def _(x: Tensor, scale: Tensor, *, dtype: torch.dtype) -> Tensor:
     return x.new_empty(x.shape, dtype=dtype)
 

@@ -18,6 +18,7 @@ from torch import Tensor
 from coda_lang.errors import ArgumentError
 from coda_lang.torch import calls, kept, once, residual_rms, rope, swiglu
 from coda_lang.torch.calls import Gradient
+from coda_lang.torch.inductor import fake
 
 
 def rms_linear_rope(
@@ -113,7 +114,7 @@ def rope_op(
     return _turned(start.h, weight, rstd, cos, sin, position, rotated), rstd
 
 
-@rope_op.register_fake
+@fake(rope_op)
 def _(
     x: Tensor, norm_weight: Tensor, weight: Tensor, cos: Tensor, sin: Tensor, position: Tensor,
     *, rotated: int, eps: float,
@@ -133,7 +134,7 @@ def mlp_op(
     return x2, calls.nothing(x), calls.nothing(rstd), calls.nothing(x), once.link(x)
 
 
-@mlp_op.register_fake
+@fake(mlp_op)
 def _(
     y: Tensor, out: Tensor, x: Tensor, norm_weight: Tensor, gate_up: Tensor, down: Tensor, *, eps: float, keep: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
@@ -157,7 +158,7 @@ def span_op(
     return end.d, turned, calls.nothing(x), calls.nothing(rstd), calls.nothing(x), calls.nothing(rstd)
 
 
-@span_op.register_fake
+@fake(span_op)
 def _(
     y: Tensor, out: Tensor, x: Tensor, norm_weight: Tensor, gate_up: Tensor, down: Tensor,
     next_norm: Tensor, qkv: Tensor, cos: Tensor, sin: Tensor, position: Tensor,

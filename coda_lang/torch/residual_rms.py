@@ -13,6 +13,7 @@ from torch import Tensor
 from coda_lang.errors import ArgumentError
 from coda_lang.torch import calls, once
 from coda_lang.torch.calls import Gradient
+from coda_lang.torch.inductor import fake
 
 
 def input_rms(x: Tensor, norm_weight: Tensor, eps: float = 1e-5) -> tuple[Tensor, Tensor]:
@@ -81,7 +82,7 @@ def input_op(x: Tensor, norm_weight: Tensor, eps: float) -> tuple[Tensor, Tensor
     return out.h, combine_squares(out.sq, x.shape[1], eps)
 
 
-@input_op.register_fake
+@fake(input_op)
 def _(x: Tensor, norm_weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     return x.new_empty(x.shape), x.new_empty(x.shape[0], dtype=torch.float32)
 
@@ -96,7 +97,7 @@ def forward_op(
     return out.d, out.h, combine_squares(out.sq, weight.shape[0], eps)
 
 
-@forward_op.register_fake
+@fake(forward_op)
 def _(x: Tensor, weight: Tensor, residual: Tensor, norm_weight: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
     d = x.new_empty(x.shape[0], weight.shape[0])
     return d, torch.empty_like(d), x.new_empty(x.shape[0], dtype=torch.float32)
@@ -113,7 +114,7 @@ def grad_op(
     return out.o_new, calls.column_sums(out.dw) if want_norm else calls.nothing(norm_weight)
 
 
-@grad_op.register_fake
+@fake(grad_op)
 def _(
     dh: Tensor, d: Tensor, norm_weight: Tensor, rstd: Tensor, drstd: Tensor, other: Tensor | None, *, want_norm: bool
 ) -> tuple[Tensor, Tensor]:
@@ -140,7 +141,7 @@ def linear_grad_op(
     )
 
 
-@linear_grad_op.register_fake
+@fake(linear_grad_op)
 def _(
     dz: Tensor, weight: Tensor, d: Tensor, rstd: Tensor, norm_weight: Tensor, zdz: Tensor, other: Tensor | None,
     *, want_normed: bool, want_norm: bool,

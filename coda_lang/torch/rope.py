@@ -8,6 +8,7 @@ from torch import Tensor
 from coda_lang.errors import ArgumentError
 from coda_lang.torch import calls, once
 from coda_lang.torch.calls import Gradient
+from coda_lang.torch.inductor import fake
 
 
 def rope_tables(positions: int, head_dim: int, theta: float = 10000.0, device: Any = None) -> tuple[Tensor, Tensor]:
@@ -100,7 +101,7 @@ def forward_op(
     return y, once.link(x)
 
 
-@forward_op.register_fake
+@fake(forward_op)
 def _(
     x: Tensor, weight: Tensor, rstd: Tensor | None, cos: Tensor, sin: Tensor, position: Tensor, *, rotated: int
 ) -> tuple[Tensor, Tensor]:
@@ -120,7 +121,7 @@ def grad_op(
     return out.dz, calls.row_sums(out.zdz, width) if y is not None else calls.nothing(dy, torch.float32)
 
 
-@grad_op.register_fake
+@fake(grad_op)
 def _(
     dy: Tensor, y: Tensor | None, rstd: Tensor | None, cos: Tensor, sin: Tensor, position: Tensor,
     *, rotated: int, width: int,

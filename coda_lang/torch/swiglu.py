@@ -12,6 +12,7 @@ from torch import Tensor
 from coda_lang.errors import ArgumentError
 from coda_lang.torch import calls, kept, once
 from coda_lang.torch.calls import Gradient
+from coda_lang.torch.inductor import fake
 
 
 def linear_swiglu(x: Tensor, weight: Tensor, rstd: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
@@ -80,7 +81,7 @@ def forward_op(
     return out.y, out.z if keep else calls.nothing(x), once.link(x)
 
 
-@forward_op.register_fake
+@fake(forward_op)
 def _(
     x: Tensor, weight: Tensor, rstd: Tensor | None, bias: Tensor | None, *, keep: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -102,7 +103,7 @@ def grad_op(
     )
 
 
-@grad_op.register_fake
+@fake(grad_op)
 def _(dy: Tensor, z: Tensor, rstd: Tensor | None, *, want_zdz: bool, want_bias: bool) -> tuple[Tensor, Tensor, Tensor]:
     return (
         z.new_empty(z.shape),
@@ -123,7 +124,7 @@ def linear_grad_op(
     return _linear_grad(dout, weight, z, width, want_y)
 
 
-@linear_grad_op.register_fake
+@fake(linear_grad_op)
 def _(dout: Tensor, weight: Tensor, z: Tensor, *, width: int | None, want_y: bool) -> tuple[Tensor, Tensor, Tensor]:
     return z.new_empty(z.shape), *_beside_dz(weight, z, width, want_y)
 
@@ -136,7 +137,7 @@ def overwriting_grad_op(
     return _linear_grad(dout, weight, z, width, want_y, out={"dz": z})[1:]
 
 
-@overwriting_grad_op.register_fake
+@fake(overwriting_grad_op)
 def _(dout: Tensor, weight: Tensor, z: Tensor, *, width: int | None, want_y: bool) -> tuple[Tensor, Tensor]:
     return _beside_dz(weight, z, width, want_y)
 
@@ -181,7 +182,7 @@ def mlp_op(x: Tensor, gate_up: Tensor, down: Tensor, *, keep: bool) -> tuple[Ten
     return out.y @ down.T, out.z if keep else calls.nothing(x), once.link(x)
 
 
-@mlp_op.register_fake
+@fake(mlp_op)
 def _(x: Tensor, gate_up: Tensor, down: Tensor, *, keep: bool) -> tuple[Tensor, Tensor, Tensor]:
     count = x.shape[0]
     z = x.new_empty(count, gate_up.shape[0]) if keep else calls.nothing(x)
