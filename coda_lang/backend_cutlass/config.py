@@ -8,7 +8,8 @@ from typing import Literal
 
 from coda_lang.errors import ArgumentError
 
-SUBTILE = 64  # columns of the widest part in which an epilogue walks a tile
+SUBTILES = (32, 64)  # columns of a part in which an epilogue walks a tile
+MOST_ACCUMULATORS = 192  # registers of a thread, of 240: the rest is for the epilogue
 SHARED_LIMIT = 232_448  # bytes of shared memory that one block of sm_90 may use
 
 
@@ -40,6 +41,11 @@ class Config:
     def warpgroups(self) -> int:
         """Consumer warpgroups that share one tile."""
         return 2 if self.schedule == "cooperative" else 1
+
+    @property
+    def accumulators(self) -> int:
+        """Registers of a thread for its share of one tile."""
+        return self.tile_m // 64 // self.warpgroups * self.tile_n // 2
 
     @property
     def parts(self) -> int:
@@ -144,16 +150,16 @@ def rejection(config: Config, need: Footprint = Footprint()) -> str | None:
         return f"tile_m = {config.tile_m}: a {config.schedule} tile has a multiple of {rows} rows"
     if config.tile_n not in (64, 128, 192, 256):
         return f"tile_n = {config.tile_n}: wgmma tiles here are 64, 128, 192 or 256 columns wide"
-    accumulators = config.tile_m // rows * config.tile_n // 2
-    if accumulators > 192:
-        return f"{accumulators} accumulator registers a thread: at most 192 leave room for an epilogue"
+    if config.accumulators > MOST_ACCUMULATORS:
+        most = f"at most {MOST_ACCUMULATORS} leave room for an epilogue"
+        return f"{config.accumulators} accumulator registers a thread: {most}"
     if (
         config.cluster_m not in (1, 2, 4)
         or config.cluster_n not in (1, 2, 4)
         or config.cluster_m * config.cluster_n > 8
     ):
         return f"a cluster of {config.cluster_m}x{config.cluster_n}: 1, 2 or 4 along an axis, 8 blocks at most"
-    if config.epilogue_n not in (32, 64) or config.tile_n % config.epilogue_n:
+    if config.epilogue_n not in SUBTILES or config.tile_n % config.epilogue_n:
         return f"epilogue = {config.epilogue_n}: 32 or 64 columns at a time"
     if not (2 <= config.stages <= 12) or not (1 <= config.store_stages <= 8) or not (1 <= config.load_stages <= 8):
         return "2 to 12 mainloop stages, 1 to 8 of each kind in the epilogue"

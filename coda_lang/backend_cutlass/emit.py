@@ -23,7 +23,8 @@ from coda_lang.backend_cutlass.abi import (
 )
 from coda_lang.backend_cutlass.config import (
     BUDGET,
-    SUBTILE,
+    MOST_ACCUMULATORS,
+    SUBTILES,
     Config,
     Footprint,
     cost,
@@ -37,7 +38,7 @@ from coda_lang.backend_cutlass.emit_reduce import emit_reduce
 from coda_lang.backend_cutlass.functor import Functor, Member, Table, Text, count, note
 from coda_lang.backend_cutlass.naming import identifier, joined
 from coda_lang.backend_cutlass.parameter_fields import Fields, block_text, extent_field, scalar_ctype
-from coda_lang.backend_cutlass.shapes import Form, form_of, forms, grid_of
+from coda_lang.backend_cutlass.shapes import Form, form_of, forms, grid_of, has_heads_columns
 from coda_lang.errors import ArgumentError, BackendError
 from coda_lang.ir.ops import WELFORD_PARTS
 from coda_lang.ir.program import Kernel, Output, Param, Store, Value, dtype_of
@@ -48,8 +49,6 @@ TAP = "the accumulator"  # the tensor that it is stored to, if asked for; no nam
 ACCUMULATOR = "accumulator"
 MAP_TILE = (64, 128)
 MAP = Config(*MAP_TILE, 1, 1, "pingpong", 2, epilogue_n=32, rolled=1)  # few registers, so that many blocks wait at once
-
-MANY_ACCUMULATORS = 192  # of the 240 registers of a thread
 
 _STATES = {
     "tile_sum": "coda::SumState",
@@ -115,7 +114,7 @@ def blocks_of_map(kernel: Kernel) -> int:
 def head_step(kernel: Kernel) -> int:
     """Heads a multiple of so many columns wide are not cut: what a thread reads of them in a subtile lies in one."""
     if kernel.product is not None:
-        return SUBTILE
+        return max(SUBTILES)
     run = blocks_of_map(kernel)
     return MAP.epilogue_n if run == 1 else 2 * run
 
@@ -280,9 +279,8 @@ class _Emitter:
 
     def _in_one_head(self, table: str) -> bool:
         """Whether what a thread reads of a table in a subtile lies in one head, at aligned addresses."""
-        dims = self.kernel.param(table).dims
-        inner = len(dims) == 2 and form_of(self.grid, dims[1:]).columns == "kInner"
-        return inner and table not in self.direct and not self.cut
+        heads = has_heads_columns(self.grid, self.kernel.param(table).dims)
+        return heads and table not in self.direct and not self.cut
 
     def _load_node(self, key: str, param: Param, span: Span) -> Node:
         name = joined("Load", key)
@@ -497,9 +495,8 @@ class _Emitter:
     @property
     def _read_at_once(self) -> int:
         """Bytes of a row that a thread reads at once: 16, or 8 where accumulators leave no registers for more."""
-        c = self.config
-        few = self.kernel.product is not None and c.tile_m * c.tile_n // (128 * c.warpgroups) >= MANY_ACCUMULATORS
-        return 8 if few else 16
+        full = self.kernel.product is not None and self.config.accumulators == MOST_ACCUMULATORS
+        return 8 if full else 16
 
     def _unit(self, functor: Functor, loads: list[Node], stores: list[Node]) -> Emitted:
         kernel, config = self.kernel, self.config

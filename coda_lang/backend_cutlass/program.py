@@ -21,7 +21,7 @@ from coda_lang.backend_cutlass.planned import Built, Planned, output_keys
 from coda_lang.backend_cutlass.problem import problem
 from coda_lang.backend_cutlass.recent import Form, Recent
 from coda_lang.backend_cutlass.report import Report, spill_warning
-from coda_lang.backend_cutlass.shapes import form_of, grid_of
+from coda_lang.backend_cutlass.shapes import form_of, grid_of, has_heads_columns
 from coda_lang.call import Call, Caller, aliased
 from coda_lang.errors import ArgumentError, did_you_mean
 from coda_lang.interp import DEFAULT_TILE
@@ -356,8 +356,7 @@ def _cut(call: Call[Kernel]) -> bool:
     grid = grid_of(kernel)
     if grid.split is None or call.binding.length(grid.split.inner) % head_step(kernel) == 0:
         return False
-    tables = [p.dims for p in kernel.params if p.name in read and len(p.dims) == 2]
-    return any(form_of(grid, dims[1:]).columns == "kInner" for dims in tables)
+    return any(has_heads_columns(grid, p.dims) for p in kernel.params if p.name in read)
 
 
 def _extents(call: Call[Kernel]) -> tuple[int, int, int]:

@@ -57,6 +57,11 @@ def form_of(grid: Grid, dims: tuple[Dim, ...]) -> Form:
     return Form(rows, int(2 * grid.width(col)), "kInner" if part == "inner" else "kWhole")
 
 
+def has_heads_columns(grid: Grid, dims: tuple[Dim, ...]) -> bool:
+    """Whether a table of rows has a column for each column of a head, the same for all heads."""
+    return len(dims) == 2 and form_of(grid, dims[1:]).columns == "kInner"
+
+
 def forms(kernel: Kernel, grid: Grid) -> list[Form]:
     """The form of each value of a kernel or map: what it really varies along, which may be less than its type says."""
     found: list[Form] = []

@@ -15,7 +15,7 @@ from coda_lang.backend_cutlass.emit import footprint, head_step
 from coda_lang.backend_cutlass.model import predict
 from coda_lang.backend_cutlass.problem import problem
 from coda_lang.backend_cutlass.program import GpuProgram
-from coda_lang.backend_cutlass.shapes import form_of, grid_of
+from coda_lang.backend_cutlass.shapes import grid_of, has_heads_columns
 from coda_lang.backend_cutlass.space import Rejected, enumerate_space
 from coda_lang.backend_cutlass.staging import Needs
 from coda_lang.binding import Binding
@@ -200,14 +200,13 @@ def _way(view: _View, needs: Needs, t: Param | Output, key: str, x: ArrayView) -
 
 def _is_spread(view: _View, key: str) -> bool:
     """Whether a descriptor brings rows in another order than they lie."""
-    return any(
-        isinstance(s, TensorMap) and s.tensor == key and s.run > 1 for s in (f.source for f in view.emitted.fields)
-    )
+    maps = [f.source for f in view.emitted.fields if isinstance(f.source, TensorMap)]
+    return any(m.tensor == key and m.run > 1 for m in maps)
 
 
 def _is_cut(view: _View, t: Param | Output) -> bool:
     """Whether a table's columns are followed from head to head."""
-    return view.emitted.cut and len(t.dims) == 2 and form_of(grid_of(view.call.kernel), t.dims[1:]).columns == "kInner"
+    return view.emitted.cut and has_heads_columns(grid_of(view.call.kernel), t.dims)
 
 
 def _is_tile_of_floats(view: _View, t: Param | Output) -> bool:

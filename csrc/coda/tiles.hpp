@@ -181,8 +181,8 @@ struct TileStoreCallbacks : Callbacks {
   using S = Staging<Config, T, W>;
   struct Params { TensorMap const* map; };
   struct Shared { alignas(1024) uint8_t stage[4 * Config::kWarpgroups][Config::kStoreStages][16 * S::kRowBytes]; };
-  // One word for two neighbours of a row; for a half-width value of 16 bits, for columns of two blocks (see below).
   static constexpr bool kRuns = Config::kRun > 1;
+  // One word for two neighbours of a row; for a half-width value of 16 bits, for columns of two blocks (see below).
   static constexpr bool kMatrix = !kRuns && sizeof(T) == 2 && W == 2, kHalf = !kRuns && sizeof(T) == 2 && W == 1;
 
   Params params;

@@ -12,6 +12,7 @@ import numpy as np
 
 import coda_lang as coda
 from coda_lang.api import Program
+from coda_lang.backend_cutlass.shapes import grid_of, has_heads_columns
 from coda_lang.data import draw
 from coda_lang.ir.program import Kernel
 
@@ -100,9 +101,8 @@ class SizedCase(Case):
 
 def reads_heads(kernel: Kernel) -> bool:
     """Whether a table has columns that each head has."""
-    heads = {split.inner for split in kernel.splits}
-    names = {str(v.attr) for v in kernel.values if v.op == "gather"}
-    return any(p.name in names and d.axis in {h.axis for h in heads} for p in kernel.params for d in p.dims[1:])
+    tables = {str(v.attr) for v in kernel.values if v.op == "gather"}
+    return any(has_heads_columns(grid_of(kernel), p.dims) for p in kernel.params if p.name in tables)
 
 
 def kernel_sums_segments(kernel: Kernel) -> bool:
