@@ -21,7 +21,8 @@ class Config:
     epilogue hides behind the other's mainloop. `swizzle` cluster rows (or columns, `raster` m) are walked together,
     so that the tiles in flight share operands in L2. `epilogue_n` columns of a tile pass through shared memory at a
     time, in `store_stages` buffers; tiles that are loaded come in `load_stages`. `rolled` 1 loops over these parts of
-    a tile, 0 is straight-line code.
+    a tile, 0 is straight-line code. `serpentine` 1 walks K backwards in every other tile of a block, so that what L2
+    still holds of the last one comes first; with 0 a row's bits do not depend on where its tile lies.
     """
 
     tile_m: int = 128
@@ -36,6 +37,7 @@ class Config:
     store_stages: int = 2
     load_stages: int = 2
     rolled: int = 0
+    serpentine: int = 1
 
     @property
     def warpgroups(self) -> int:
@@ -101,6 +103,7 @@ _KEYS = {
     "stores": "store_stages",
     "loads": "load_stages",
     "rolled": "rolled",
+    "serpentine": "serpentine",
 }
 _NUMBERS = [key for key in _KEYS if key != "raster"]
 
@@ -163,8 +166,8 @@ def rejection(config: Config, need: Footprint = Footprint()) -> str | None:
         return f"epilogue = {config.epilogue_n}: 32 or 64 columns at a time"
     if not (2 <= config.stages <= 12) or not (1 <= config.store_stages <= 8) or not (1 <= config.load_stages <= 8):
         return "2 to 12 mainloop stages, 1 to 8 of each kind in the epilogue"
-    if config.rolled not in (0, 1):
-        return "rolled is 0 or 1"
+    if config.rolled not in (0, 1) or config.serpentine not in (0, 1):
+        return "rolled and serpentine are 0 or 1"
     if config.swizzle < 1:
         return "swizzle counts the cluster rows walked together: 1 or more"
     total = shared_bytes(config, need)

@@ -556,7 +556,9 @@ class _Emitter:
             text.add(
                 f"  static constexpr int kClusterM = {c.cluster_m}, kClusterN = {c.cluster_n}, kSwizzle = {c.swizzle};"
             )
-            text.add(f"  static constexpr bool kAlongM = {_bool(c.raster == 'm')};")
+            text.add(
+                f"  static constexpr bool kAlongM = {_bool(c.raster == 'm')}, kSerpentine = {_bool(c.serpentine == 1)};"
+            )
             major_a, major_b = product.a_transposed, not product.b_transposed
             text.add(
                 f"  static constexpr bool kMajorA = {_bool(major_a)}, kMajorB = {_bool(major_b)};  // MN-major operands"

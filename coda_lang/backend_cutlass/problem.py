@@ -16,7 +16,7 @@ from coda_lang.ir.types import Dim, DType
 INSTRUCTIONS = {
     "const": 0, "axis": 0, "acc": 0, "load": 0, "row": 0, "col": 0, "even": 0, "odd": 0, "unpairs": 0,
     "div": 8, "idiv": 16, "mod": 16, "round": 2, "exp": 4, "exp2": 3, "log": 6, "log2": 6, "log1p": 12, "tanh": 12,
-    "erf": 20, "erfc": 19, "sqrt": 6, "rsqrt": 5, "sigmoid": 8, "gather": 6, "pick": 2,
+    "erf": 20, "erfc": 17, "ndtr": 15, "sqrt": 6, "rsqrt": 5, "sigmoid": 8, "gather": 6, "pick": 2,
     "tile_logsumexp": 12, "tile_welford": 6,
 }  # fmt: skip
 _ROW_VECTOR = 24.0  # registers of a thread for 32 columns of one

@@ -41,6 +41,7 @@ TORCH = {
     "tanh": "torch.tanh({0})",
     "erf": "torch.erf({0})",
     "erfc": "torch.erfc({0})",
+    "ndtr": "torch.erfc(-0.7071067811865476 * {0}) * 0.5",  # torch.special.ndtr cancels in its tail
     "sqrt": "torch.sqrt({0})",
     "rsqrt": "torch.rsqrt({0})",
     "sigmoid": "torch.sigmoid({0})",

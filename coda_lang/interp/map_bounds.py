@@ -26,12 +26,13 @@ MONOTONE: dict[str, Callable[[Array], Array]] = {
     "tanh": np.tanh,
     "erf": special.erf,
     "erfc": special.erfc,
+    "ndtr": special.ndtr,
     "sigmoid": special.expit,
     "sqrt": np.sqrt,
     "rsqrt": lambda x: 1.0 / np.sqrt(x),
 }
 # What an evaluation in f64 is off by, relative to its result: the library's, unless it is said here.
-_EVALUATION = {"sqrt": 0.0, "erfc": 2.0**-33}
+_EVALUATION = {"sqrt": 0.0, "erfc": 2.0**-33, "ndtr": 2.0**-33}
 
 
 def mapped(op: str, args: list[Approx], *, gpu: bool) -> Approx:

@@ -8,6 +8,7 @@ Callers suppress NumPy's floating-point warnings: IEEE results are the defined o
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -152,28 +153,44 @@ def erfc(x: Array) -> Array:
         from scipy import special  # not at the top: it takes as long to import as all the rest of the package
 
         return np.asarray(special.erfc(x))
+    return _scaled_erfc(1.0, 1.0, x)
+
+
+def ndtr(x: Array) -> Array:
+    """The normal distribution's Φ(x) = ½·erfc(−x/√2), as accurate as `erfc`."""
+    if x.dtype == np.float64:
+        from scipy import special  # as above
+
+        return np.asarray(special.ndtr(x))
+    return _scaled_erfc(0.5, -math.sqrt(0.5), x)
+
+
+def _scaled_erfc(factor: float, scale: float, x: Array) -> Array:
+    """factor·erfc(scale·x) of f32."""
     flat = np.ascontiguousarray(x).reshape(-1)
     out = np.empty_like(flat)
     scratch = np.empty((4, min(_CHUNK, flat.size)))
     for i in range(0, flat.size, _CHUNK):
         part = flat[i : i + _CHUNK]
-        _erfc(part, out[i : i + _CHUNK], *scratch[:, : part.size])
+        np.multiply(part, scale, out=scratch[0, : part.size], dtype=np.float64)
+        np.multiply(_erfc(*scratch[:, : part.size]), factor, out=out[i : i + _CHUNK], casting="same_kind")
     return out.reshape(x.shape)
 
 
-def _erfc(x: Array, out: Array, wide: Array, sign: Array, p: Array, q: Array) -> None:
-    wide[...] = x
-    np.copysign(1.0, wide, out=sign)
-    np.abs(wide, out=wide)
-    np.minimum(wide, 11.0, out=wide)
-    _polynomial(_ERFC_P, wide, p)
-    _polynomial(_ERFC_Q, wide, q)
-    wide *= wide
-    q *= np.exp(wide, out=wide)
+def _erfc(x: Array, sign: Array, p: Array, q: Array) -> Array:
+    """Of f64, which it overwrites, in p; the others are scratch."""
+    np.copysign(1.0, x, out=sign)
+    np.abs(x, out=x)
+    np.minimum(x, 11.0, out=x)
+    _polynomial(_ERFC_P, x, p)
+    _polynomial(_ERFC_Q, x, q)
+    x *= x
+    q *= np.exp(x, out=x)
     p /= q
     p *= sign  # erfc(−x) = 2 − erfc x
     np.subtract(1.0, sign, out=sign)
-    out[...] = np.add(p, sign, out=p)
+    p += sign
+    return p
 
 
 def _polynomial(coefficients: tuple[float, ...], x: Array, out: Array) -> None:

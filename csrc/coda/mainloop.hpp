@@ -111,8 +111,11 @@ struct Mainloop {
     for (int i = 0; i < kClusterN; ++i) mask_a |= uint16_t(1) << (x + i * kClusterM);
     CUTLASS_PRAGMA_UNROLL
     for (int i = 0; i < kClusterM; ++i) mask_b |= uint16_t(1) << (i + y * kClusterM);
+    // The last tile's end is what L2 still holds, of a row or column of tiles that this one shares. `write` has counted all steps.
+    const bool backwards = Config::kSerpentine && k_tiles > 0 && (write.count() / uint32_t(k_tiles) & 1);
+    const int step = backwards ? -kTileK : kTileK;
     CUTLASS_PRAGMA_NO_UNROLL
-    for (int k = 0; k_tiles > 0; --k_tiles, k += kTileK, ++write) {
+    for (int k = backwards ? (k_tiles - 1) * kTileK : 0; k_tiles > 0; --k_tiles, k += step, ++write) {
       pipeline.producer_acquire(write);
       uint64_t* barrier = reinterpret_cast<uint64_t*>(pipeline.producer_get_barrier(write));
       const int stage = write.index();

@@ -908,6 +908,7 @@ _TORCH: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "tanh": torch.tanh,
     "erf": torch.erf,
     "erfc": torch.erfc,
+    "ndtr": lambda x: 0.5 * torch.erfc(-math.sqrt(0.5) * x),
     "sqrt": torch.sqrt,
     "rsqrt": lambda x: 1.0 / torch.sqrt(x),  # keeps the sign of zero
     "sigmoid": torch.sigmoid,
@@ -1038,11 +1039,7 @@ _COMPOSED: dict[str, Callable[..., Operand]] = {
     "relu": lambda v, x: v.apply("max", x, _number(0.0)),
     "relu_sq": lambda v, x: v.apply("*", v.apply("relu", x), v.apply("relu", x)),
     "silu": lambda v, x: v.apply("*", x, v.apply("sigmoid", x)),
-    "gelu": lambda v, x: v.apply(
-        "*",
-        v.apply("*", _number(0.5), x),
-        v.apply("erfc", v.apply("*", _number(-math.sqrt(0.5)), x)),
-    ),
+    "gelu": lambda v, x: v.apply("*", x, v.apply("ndtr", x)),
     "gelu_tanh": lambda v, x: v.apply(
         "*",
         x,

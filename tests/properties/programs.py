@@ -119,6 +119,7 @@ class _Writer:
         ]  # fmt: skip
         smooth = [
             f"tanh({x})", f"sigmoid({x})", f"silu({x})", f"gelu({x})", f"gelu_tanh({x})", f"erf({x})", f"erfc({x})",
+            f"ndtr({x})",
             f"exp(-abs({x}))", f"exp2(min({x}, 3.0))", f"log1p(abs({x}))", f"sqrt(abs({x}))", f"softplus({x})",
             f"rsqrt(abs({x}) + 0.5)", f"log(abs({x}) + 1.0)", f"log2(abs({x}) + 2)", f"quick_gelu({x})",
             f"softcap({x}, 3.0)", f"reciprocal(abs({x}) + 1.0)", f"{_atom(x)} / 3.0",

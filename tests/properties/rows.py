@@ -119,12 +119,14 @@ ORACLES: dict[str, Callable[..., Any]] = {
     "tanh": special_or("inf:1.0 -inf:-1.0 -0.0:-0.0", mpmath.tanh),
     "erf": special_or("inf:1.0 -inf:-1.0 -0.0:-0.0", mpmath.erf),
     "erfc": special_or("inf:0.0 -inf:2.0", mpmath.erfc),
+    "ndtr": special_or("inf:1.0 -inf:0.0", mpmath.ncdf),
     "sqrt": special_or("inf:inf -inf:nan -0.0:-0.0", mpmath.sqrt),
     "rsqrt": special_or("inf:0.0 -inf:nan 0.0:inf -0.0:-inf", lambda x: 1 / mpmath.sqrt(x)),
     "sigmoid": special_or("inf:1.0 -inf:0.0", lambda x: 1 / (1 + mpmath.exp(-x))),
 }  # fmt: skip
 CORRECTLY_ROUNDED = {"neg", "add", "sub", "mul", "div", "fma", "min", "max", "abs", "select", "sqrt"}
-A_LITTLE_MORE = {"erfc": "0.502"}  # units in the last place, where a fast approximation takes the place of f64
+# Units in the last place, where a fast approximation takes the place of f64.
+A_LITTLE_MORE = {"erfc": "0.502", "ndtr": "0.502"}
 MAPS = [row for row in OPS.values() if row.meaning is not None]
 
 

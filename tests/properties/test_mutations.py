@@ -159,6 +159,8 @@ MAPS: dict[str, dict[str, Function]] = {
     "tanh": {"f32": in_f32(np.tanh), "by exp": numerics.in_f64(lambda x: 1 - 2 / (np.exp(2 * x) + 1))},
     "erf": {"1 − erfc": numerics.in_f64(lambda x: 1 - numerics.erfc(x)), "tanh": numerics.in_f64(np.tanh)},
     "erfc": {"1 − erf": numerics.in_f64(lambda x: 1 - numerics.erf(x))},
+    "ndtr": {"by erf": numerics.in_f64(lambda x: 0.5 + 0.5 * numerics.erf(x * 0.5**0.5)),
+             "of −x": lambda x: numerics.ndtr(-x)},
     "sqrt": {"of |x|": of_size(np.sqrt), "x·rsqrt": lambda x: x / np.sqrt(x)},
     "rsqrt": {"of |x|": of_size(original("rsqrt")), "f32": lambda x: 1 / np.sqrt(x)},
     "sigmoid": {"by eˣ": numerics.in_f64(lambda x: np.exp(x) / (1 + np.exp(x))),

@@ -61,9 +61,13 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 
 def test_chosen_runs(tmp_path: Path) -> None:
     out = tmp_path / "small.json"
-    options = ["--context", "8", "--steps", "2", "--device", "cpu", "--runs", "pytorch", "--out", str(out)]
+    chosen = ["coda_lang", "coda_lang+torch.compile"]
+    options = ["--context", "8", "--steps", "2", "--device", "cpu", "--runs", *chosen, "--out", str(out)]
     train_llama.main([*SMALL, *options])
-    assert list(json.loads(out.read_text())["runs"]) == ["pytorch"]
+    runs = json.loads(out.read_text())["runs"]
+    assert list(runs) == chosen
+    eager, compiled = (runs[n]["losses"] for n in chosen)
+    assert compiled == pytest.approx(eager, rel=2**-8)
 
 
 def test_plot(tmp_path: Path) -> None:
