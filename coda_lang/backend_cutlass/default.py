@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import inf
 
 from coda_lang.backend_cutlass.config import Config, Footprint, deepest, rejection
@@ -13,23 +13,58 @@ from coda_lang.ir.program import Kernel
 from coda_lang.ir.types import DType
 
 LARGE = 8192  # rows, columns and depth that are assumed where no call gives them
-CLEARLY = 0.99  # of the usual schedule's time is what another has to promise: the model is no better than that
-ENOUGH = 4  # stages of the mainloop that keep the tensor cores fed
+CLEARLY = 0.995  # of the usual schedule's time is what another has to promise
 
 # The first is the usual one: pingpong hides one tile's epilogue behind the next tile's mainloop, and 32 columns at a
 # time leave long epilogues their registers.
 USUAL = Config(128, 128, schedule="pingpong", epilogue_n=32)
-# Others win where the last wave hardly shows, or where the epilogue does. Each with what an epilogue may hold beside
-# the accumulators (`Problem.held`): more of it spills in the one, and in the others the bytes behind it are not hidden;
-# and with the bytes moved for an element from which on the schedule is worth that all the same, if the mainloop is not
-# SHORT.
-MANY_TILES = (
-    (Config(128, 192, schedule="pingpong", epilogue_n=32, store_stages=1), 53, 8),
-    (Config(128, 256, schedule="cooperative"), 16, inf),
-    (Config(128, 256, schedule="cooperative", epilogue_n=32), 16, 4),
-)
-SHORT = 2048  # columns of the operands
+ENOUGH = 4  # stages of the mainloop that keep the tensor cores fed; of larger tiles, as many as hold as much work
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A schedule for calls of many tiles, and the epilogues and depths that it is for.
+
+    `held` is what an epilogue may hold beside the accumulators (`Problem.held`): more of it spills in a pingpong one,
+    and in the others the bytes behind it are not hidden. One that moves `moved` bytes for an element is worth it all
+    the same, if the mainloop is not SHORT. `most` bounds these bytes, `weight` the instructions, `depth` the columns of
+    the operands.
+    """
+
+    config: Config
+    held: float
+    moved: float = inf
+    most: float = inf
+    weight: float = inf
+    depth: int = 0
+
+    def suits(self, problem: Problem) -> bool:
+        sums = SHARED_OUT if problem.need.reduce_bytes else 0
+        # A cooperative epilogue waits for bytes, not for the rows of tables, which are found once a tile.
+        rows = problem.tables if self.config.schedule == "cooperative" else 0.0
+        fits = problem.held - rows + sums <= self.held
+        fits |= problem.moved >= self.moved and problem.contracted > SHORT
+        fits &= problem.moved <= self.most and problem.weight <= self.weight
+        return fits and problem.contracted >= self.depth and not overflows(self.config, problem)
+
+
+SHORT, DEEP = 2048, 8192  # columns of the operands
 SHARED_OUT = 11  # registers of sums along columns, which eight lanes share out, beside what `Problem.held` counts
+# Others win where the last wave hardly shows, where the epilogue does, or where what the tiles in flight span is more
+# than L2 holds: larger tiles fetch less. Of equals the first is taken.
+_WALK = 16  # tiles walked together where a cluster is one block: as many as 8 pairs are
+MANY_TILES = (
+    Candidate(Config(128, 192, 1, 1, "pingpong", swizzle=_WALK, store_stages=1), held=45, weight=15),
+    Candidate(Config(128, 192, 1, 1, "pingpong", swizzle=_WALK, epilogue_n=32, store_stages=1), held=70, moved=6),
+    Candidate(
+        Config(192, 128, 1, 1, "pingpong", swizzle=_WALK, raster="m", epilogue_n=32, store_stages=1), held=70, moved=6
+    ),
+    Candidate(Config(128, 256, schedule="cooperative"), held=16),
+    Candidate(Config(128, 256, schedule="cooperative", store_stages=1), held=16, moved=4, weight=15),
+    Candidate(Config(128, 256, schedule="cooperative", epilogue_n=32, store_stages=1), held=16, moved=4, most=6),
+    Candidate(Config(128, 256, schedule="cooperative", epilogue_n=32, store_stages=1), held=90, moved=0, depth=DEEP),
+    Candidate(Config(256, 192, 1, 1, "cooperative", epilogue_n=32, store_stages=1), held=90, moved=0, depth=DEEP),
+)
 FEW_TILES = (
     Config(128, 256, schedule="cooperative"),
     Config(128, 192, schedule="cooperative", epilogue_n=32),
@@ -50,19 +85,16 @@ def _chosen(problem: Problem) -> Config:
     fits = [c for c in _candidates(problem) if rejection(c, problem.need) is None]
     if not fits:
         return deepest(replace(FEW_TILES[-1], store_stages=1, load_stages=1), problem.need)
-    fed = [c for c in fits if c.stages >= ENOUGH] or [c for c in fits if c.stages == max(f.stages for f in fits)]
+    fed = [c for c in fits if _fed(c)] or [c for c in fits if c.stages == max(f.stages for f in fits)]
     seconds = {c: predict(c, problem).seconds for c in fed}
     first = next(iter(seconds))
     best = min(seconds, key=lambda c: seconds[c])  # the first of equals
     return best if seconds[best] < CLEARLY * seconds[first] else first
 
 
-def _suits(config: Config, held: float, moved: float, problem: Problem) -> bool:
-    sums = SHARED_OUT if problem.need.reduce_bytes else 0
-    # A cooperative epilogue waits for bytes, not for the rows of tables, which are found once a tile.
-    rows = problem.tables if config.schedule == "cooperative" else 0.0
-    suits = problem.held - rows + sums <= held or (problem.moved >= moved and problem.contracted > SHORT)
-    return suits and not overflows(config, problem)
+def _fed(config: Config) -> bool:
+    waiting = (config.stages - 1) * config.tile_m * config.tile_n
+    return config.stages >= ENOUGH or waiting >= (ENOUGH - 1) * USUAL.tile_m * USUAL.tile_n
 
 
 def for_kernel(kernel: Kernel, dtypes: Mapping[str, DType], need: Footprint) -> Config:
@@ -74,7 +106,7 @@ def for_kernel(kernel: Kernel, dtypes: Mapping[str, DType], need: Footprint) -> 
 
 def _candidates(problem: Problem) -> Iterator[Config]:
     waves = -(-problem.rows // USUAL.tile_m) * -(-problem.cols // USUAL.tile_n) / H200.multiprocessors
-    many = [c for c, held, moved in MANY_TILES if _suits(c, held, moved, problem)]
+    many = [c.config for c in MANY_TILES if c.suits(problem)]
     more = many if waves > 2 else FEW_TILES
     tiles = [USUAL, *more]
     if problem.segment > 1:  # heads that no tile may cut
@@ -84,9 +116,9 @@ def _candidates(problem: Problem) -> Iterator[Config]:
         rows, cols = -(-problem.rows // tile.tile_m), -(-problem.cols // tile.tile_n)
         # A cluster loads what its blocks share once, and starts later: it pays where each walks several tiles.
         pairs = rows > 1 and rows * cols >= H200.multiprocessors
-        placed = replace(tile, cluster_m=2 if pairs else 1, cluster_n=1)
+        placed = tile if pairs else replace(tile, cluster_m=1)
         yield deepest(placed, problem.need)
-        if placed.store_stages > 1 or placed.load_stages > 1:
+        if placed.store_stages > 1:
             yield deepest(replace(placed, store_stages=1), problem.need)
         if placed.load_stages > 1 and tile.schedule == "pingpong":  # else the epilogue waits for each of its loads
             yield deepest(replace(placed, store_stages=1, load_stages=1), problem.need)

@@ -18,7 +18,7 @@ from scipy.stats import spearmanr
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
-from groups import Spec
+from groups import GROUPS, LAYERS, Spec
 
 import coda_lang as coda
 from coda_lang.backend_cutlass.config import Config
@@ -32,6 +32,7 @@ from coda_lang.measure.described import described_call
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
 TUNED, FEW_ROWS = RESULTS / "2026-11-30-h200-tried.json", RESULTS / "2026-11-29-h200-few-rows.json"
+LAYER = RESULTS / "2026-11-30-h200-layer-race.json"  # its calls were tuned before, too, with K walked one way
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,8 @@ def measured() -> tuple[Measured, ...]:
     found = []
     for call in json.loads(TUNED.read_text())["tuned"]:
         kernel = kernels()[call["program"]]
+        if call["shape"][0] > 8192:
+            continue
         outputs = call["outputs"] or None  # none: what is updated in place
         ratios = {n: x for n, x in call["tried"].items() if not isinstance(x, str)}
         times = {Config.parse(n): x * call["default_ms"] / 1e3 for n, x in ratios.items()}
@@ -99,33 +102,39 @@ def measured() -> tuple[Measured, ...]:
         ours = {n: x for n, x in row["samples"].items() if n not in ("cublas", "torch.compile")}
         times = {Config.parse(n): statistics.median(x) / 1e3 for n, x in ours.items()}
         found.append(Measured(kernel.name, asked(kernel, (row["m"], row["n"], row["k"]), (), None), times))
+    specs = {(s.kernel, s.m, s.n, s.k): s for width, _ in LAYERS for s in GROUPS[f"layer-{width}"]}
+    for row in json.loads(LAYER.read_text())["rows"]:
+        spec = specs[row["program"], *row["shape"]]
+        times = {Config.parse(n): statistics.median(x) / 1e3 for n, x in row["samples"].items() if n != "cublas"}
+        called = asked(kernels()[spec.kernel], row["shape"], spec.inputs, spec.outputs)
+        found.append(Measured(spec.kernel, called, times))
     return tuple(found)
 
 
 def test_there_is_something_to_order() -> None:
-    assert len(measured()) == 69
-    assert sum(len(m.seconds) for m in measured()) == 1221
+    assert len(measured()) == 72
+    assert sum(len(m.seconds) for m in measured()) == 1173
     assert {m.problem.rows for m in measured()} > {16, 128, 256, 512, 1024, 1536, 4096, 8192, 16384}
 
 
 def test_the_order_is_nearly_that_of_the_measurements() -> None:
     """Of schedules that are the best of their tile by the model: the hopeless are not among them."""
-    found = {rows: [m.correlation for m in measured() if m.problem.rows == rows] for rows in (4096, 8192, 16384)}
+    found = {rows: [m.correlation for m in measured() if m.problem.rows == rows] for rows in (4096, 8192)}
     few = [m.correlation for m in measured() if m.problem.rows < 4096]
     assert statistics.mean(found[4096]) > 0.7
-    assert statistics.mean(found[8192]) > 0.65
-    assert statistics.mean(found[16384]) > 0.6
+    assert statistics.mean(found[8192]) > 0.75
+    assert statistics.mean(m.correlation for m in measured() if m.problem.rows > 8192) > 0.7
     assert statistics.mean(few) > 0.6
 
 
 def test_the_first_choice_is_a_good_one() -> None:
     losses = [m.loss for m in measured() if m.problem.rows >= 128]
-    assert statistics.mean(losses) < 0.015
-    assert max(losses) < 0.11  # swiglu_bwd with K = 2048; the next is 0.062
+    assert statistics.mean(losses) < 0.012
+    assert max(losses) < 0.115  # cross_entropy_bwd, whose registers spill in a tile of 256x192; the next is 0.062
 
 
 def test_so_is_the_default() -> None:
     losses = [(m.default_loss, m.name, m.problem.rows) for m in measured() if m.default_loss is not None]
     assert len(losses) >= 50
-    assert max(x for x, _, rows in losses if rows >= 128) < 0.055
+    assert max(x for x, _, rows in losses if rows >= 128) < 0.035
     assert max(losses)[0] < 0.21, "with 16 rows a cluster along the columns pays"

@@ -47,14 +47,13 @@ def test_the_default_is_in_the_space_but_for_its_walk(need: Footprint, shape: tu
     assert any(replace(c, raster=chosen.raster, swizzle=chosen.swizzle) == chosen for c in configs)
 
 
-@pytest.mark.parametrize("held", [8.0, 62.0])
+@pytest.mark.parametrize("held", [8.0, 86.0])
 @pytest.mark.parametrize("segment", [8, 16, 64, 96, 128, 192, 256])
 @pytest.mark.parametrize("rows", [1, 64, 512, 4096])
 def test_the_default_cuts_no_head(rows: int, segment: int, held: float) -> None:
     chosen = default(Problem(rows, 64 * segment, 1024, Footprint(0, 2, 0), held=held, segment=segment))
     assert chosen.tile_n % segment == 0
-    wide = (chosen.tile_m, chosen.tile_n, chosen.schedule) == (128, 192, "pingpong")
-    assert not (wide and held > 42), "registers would spill"
+    assert not (chosen.accumulators == 192 and held > 70), "more registers would spill than were measured to pay"
     assert rejection(chosen, Footprint(0, 2, 0)) is None
 
 
