@@ -12,7 +12,8 @@ captured is called instead, queued like the replays. "products" are the layer's 
 Before it is timed, every output and gradient of a variant is compared with PyTorch in f32; `errors` has the relative
 errors, and one above 3 % ends the run. The gradients of q, k and v come as attention leaves them, [B, T, heads, D] in
 memory; joining them into one is part of our time. `peak_bytes` is what a step allocates, its results included. A row is
-written as soon as it is measured; call again with the same file until all are there.
+written as soon as it is measured; call again with the same file until all are there. Steps are timed as they last, and,
+under `rested`, about 10 ms of them after 30 ms of rest.
 """
 
 from __future__ import annotations
@@ -214,7 +215,7 @@ def measure(c: Config, batch: int, backward: bool, device: str, against: Iterabl
         if wrong:
             sys.exit(f"{name}, hidden {c.hidden}: relative errors {wrong}")
     calls["products"], *_ = captured(products(case).step, lambda: None, device)
-    return row | times(calls, device, rounds)
+    return row | times(calls, device, rounds, rested=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

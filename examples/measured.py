@@ -86,9 +86,20 @@ def stopwatch(device: str) -> Stopwatch:
     return GpuStopwatch(library="torch")
 
 
-def times(calls: dict[str, Callable[[], object]], device: str, rounds: int) -> dict[str, Any]:
-    """The part of a row that is times: medians, ours relative to each other variant, and every sample."""
-    watch = Interleaved.sustained(stopwatch(device))
+def times(calls: dict[str, Callable[[], object]], device: str, rounds: int, rested: bool = False) -> dict[str, Any]:
+    """The part of a row that is times: medians, ours relative to each other variant, and every sample.
+
+    They are of steps that last, each after 100 ms of its own. With `rested`, an entry of that name has the same of
+    about 10 ms of steps after 30 ms of rest, which the card's power limit has not slowed down yet.
+    """
+    watch = stopwatch(device)
+    row = _timed(Interleaved.sustained(watch), calls, rounds)
+    if rested:
+        row["rested"] = _timed(Interleaved(watch, series_ms=10.0, calls=1), calls, rounds)
+    return row
+
+
+def _timed(watch: Interleaved, calls: dict[str, Callable[[], object]], rounds: int) -> dict[str, Any]:
     for name, call in calls.items():
         watch.add(name, call)
     samples = watch.run(list(calls), rounds)
@@ -104,7 +115,8 @@ def summary(row: dict[str, Any]) -> str:
     """One line: times, ours relative to each, and peak memory."""
     parts = [f"{OURS} {row['ours_ms']:.3f} ms"]
     for name, ratio in row["ratio"].items():
-        parts.append(f"{name} {row[COLUMNS.get(name, f'{name}_ms')]:.3f} ms (ours / it {ratio:.3f})")
+        rested = f", rested {row['rested']['ratio'][name]:.3f}" if "rested" in row else ""
+        parts.append(f"{name} {row[COLUMNS.get(name, f'{name}_ms')]:.3f} ms (ours / it {ratio:.3f}{rested})")
     parts += [f"{name} missing: {reason}" for name, reason in row["missing"].items()]
     memory = [f"{name} {size / 2**30:.2f}" for name, size in row["peak_bytes"].items() if size is not None]
     return "; ".join(parts) + (f"; GiB at the peak: {', '.join(memory)}" if memory else "")

@@ -63,8 +63,10 @@ class Interleaved:
         rest_ms: float = REST_MS,
         settle_ms: float = 0.0,
         series_ms: float = SERIES_MS,
+        calls: int = CALLS,
     ) -> None:
-        self._stopwatch = stopwatch
+        """`calls` is the least number of them in a series."""
+        self._stopwatch, self._calls = stopwatch, calls
         self._rest_ms, self._settle_ms, self._series_ms = rest_ms, settle_ms, series_ms
         self._variants: dict[str, Variant] = {}
         self._random = random.Random(seed)
@@ -82,7 +84,7 @@ class Interleaved:
         once = max(self._stopwatch.series(call, CALLS, _SLACK * host * CALLS), 1e-6)
         most = MOST_CALLS if once < _AHEAD * 1e3 * host else ceil((self._settle_ms + self._series_ms) / once)
         settle = min(most, ceil(self._settle_ms / once))
-        count = max(CALLS, min(most, ceil(self._series_ms / once)))
+        count = max(self._calls, min(most, ceil(self._series_ms / once)))
         self._variants[name] = Variant(call, settle, count, _SLACK * host * min(count, MOST_CALLS))
 
     def run(

@@ -36,6 +36,9 @@ def test_a_row_of_the_layer(backward: bool) -> None:
     assert row["ratio"]["pytorch"] == pytest.approx(row["ours_ms"] / row["pytorch_ms"])
     low, high = row["ratio_interval"]["pytorch"]
     assert low <= high
+    rested = row["rested"]
+    assert all(len(rested["samples"][name]) == 2 for name in ("coda_lang", "pytorch", "products"))
+    assert rested["ratio"]["pytorch"] == pytest.approx(rested["ours_ms"] / rested["pytorch_ms"])
     assert ("liger" in row["missing"]) == (layer.NO_LIGER is not None)
 
 

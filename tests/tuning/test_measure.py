@@ -50,6 +50,19 @@ class Clock:
         self.rested += seconds
 
 
+def test_a_series_may_have_fewer_calls() -> None:
+    clock = Clock()
+
+    def call() -> None:
+        clock.now += 6.0
+
+    timed = Interleaved(clock, series_ms=10.0, calls=1)
+    timed.add("long", call)
+    clock.series_of.clear()
+    timed.run(["long"], rounds=3)
+    assert [count for count, _ in clock.series_of] == [2] * 3
+
+
 def test_series_are_long_enough_and_interleaved() -> None:
     clock = Clock()
     order: list[str] = []
