@@ -26,9 +26,9 @@ class Candidate:
     """A schedule for calls of many tiles, and the epilogues and depths that it is for.
 
     `held` is what an epilogue may hold beside the accumulators (`Problem.held`): more of it spills in a pingpong one,
-    and in the others the bytes behind it are not hidden. One that moves `moved` bytes for an element is worth it all
-    the same, if the mainloop is not SHORT. `most` bounds these bytes, `weight` the instructions, `depth` the columns of
-    the operands.
+    more than a few registers, and in the others the bytes behind it are not hidden. One that moves `moved` bytes for an
+    element is worth it all the same, if the mainloop is not SHORT. `most` bounds these bytes, `weight` the
+    instructions, `depth` the columns of the operands.
     """
 
     config: Config
@@ -54,7 +54,7 @@ SHARED_OUT = 11  # registers of sums along columns, which eight lanes share out,
 # than L2 holds: larger tiles fetch less. Of equals the first is taken.
 _WALK = 16  # tiles walked together where a cluster is one block: as many as 8 pairs are
 MANY_TILES = (
-    Candidate(Config(128, 192, 1, 1, "pingpong", swizzle=_WALK, store_stages=1), held=45, weight=15),
+    Candidate(Config(128, 192, 1, 1, "pingpong", swizzle=_WALK, store_stages=1), held=45, most=4, weight=15),
     Candidate(Config(128, 192, 1, 1, "pingpong", swizzle=_WALK, epilogue_n=32, store_stages=1), held=70, moved=6),
     Candidate(
         Config(192, 128, 1, 1, "pingpong", swizzle=_WALK, raster="m", epilogue_n=32, store_stages=1), held=70, moved=6

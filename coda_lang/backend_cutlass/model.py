@@ -5,29 +5,28 @@ A block walks tiles one after the other, so the time is that of the block with m
     time     = waves · (steps · step + epilogue) + fetch + power      but at least bytes / bandwidth
     waves    = ⌈clusters of tiles / clusters at once⌉                 quantisation: the last wave counts in full
     step     = the longest of mma, latency / (stages − 1) and arrival, for 64 along K
-    mma      = 2·tile_m·tile_n·64 / (flops / multiprocessors)         at a rate of the tile's own: 0.98 to 1.035 of it
-    latency  = 0.87 µs · (1 + 0.4·(size − 1))                         of a cluster of that size: its blocks wait for all
+    mma      = 2·tile_m·tile_n·64 / (flops / multiprocessors)         at a rate of the tile's own: 0.98 to 1.025 of it
+    latency  = 0.77 µs · (1 + 0.37·(size − 1))                        of a cluster of that size: its blocks wait for all
     arrival  = (tile_m / cluster_n + tile_n / cluster_m)·64·bytes / (L2 bandwidth / multiprocessors)
     epilogue = tile_m·tile_n·b·moved / (bandwidth / multiprocessors) + drain
-    fetch    = 2.2 · ((rows + columns that the tiles in flight span)·K·bytes·waves − reused) / bandwidth
+    fetch    = 1.4 · ((rows + columns that the tiles in flight span)·K·bytes·waves − reused) / bandwidth
     power    = 0.037 ps · weight · rows · columns
 
 Clusters of 4 leave some multiprocessors idle: each lies within a GPC. The blocks of a cluster load what they share
 once. An epilogue's instructions cost the same whether another tile's mainloop hides them or not: they take power, and
-the card has no more to give. Its bytes are not hidden as one would think: b = 0.59 in a cooperative schedule, which
-waits for them, and 0.3 in a pingpong one; 1.3 and 0.05 µs go by while the tensor cores drain and fill, and 0.32 µs in
+the card has no more to give. Its bytes are not hidden as one would think: b = 0.5 in a cooperative schedule, which
+waits for them, and 0.3 in a pingpong one; 1.18 and 0.05 µs go by while the tensor cores drain and fill, and 0.25 µs in
 a cooperative schedule for each part whose loads have one buffer. Straight-line code that the instruction cache does not
 hold costs 4.7 cycles more for each instruction. `fetch` is the reuse in L2: the tiles in flight form a block of
 `swizzle` rows of clusters (of columns, if `raster` is m), and what they span is fetched in each wave, but for what the
-next wave finds of the rows (or columns) that it shares with the last one: their part of 8.6 MB. Pairs of blocks along
-the rows made no difference to a single one, pairs along the columns and larger clusters take 4 % more. Calls of more
-than half a millisecond throttle the card.
+next wave finds of the rows (or columns) that it shares with the last one: their part of 8.4 MB. Pairs of blocks along
+the rows made no difference to a single one, pairs along the columns and larger clusters take 4 % more.
 
-The constants are a robust least-squares fit, of logarithms and relative to each call's median, to 1166 times of 76
-calls: what tuning tried in benchmarks/results/2026-11-30-h200-tried.json, up to 8192 rows, calls of few rows in
+The constants are a robust least-squares fit of logarithms, mostly within each call, to 1173 times of 72 calls: what
+tuning tried in benchmarks/results/2026-11-30-h200-tried.json, up to 8192 rows, calls of few rows in
 2026-11-29-h200-few-rows.json, and a layer's products in 2026-11-30-h200-layer-race.json, which alone were timed with K
 walked in serpentines. tests/tuning/test_model.py says how well the model orders them. `rolled` makes no other
-difference to it.
+difference to it. Below 1024 rows the times are too long by up to a fifth.
 """
 
 from __future__ import annotations
@@ -48,11 +47,11 @@ class Machine:
     """
 
     multiprocessors: int = 132
-    flops: float = 909e12
+    flops: float = 1050e12
     bandwidth: float = 4.8e12
-    l2_bandwidth: float = 14.5e12
+    l2_bandwidth: float = 16.3e12
     clock: float = 1.7e9
-    latency: float = 0.87e-6
+    latency: float = 0.77e-6
     gpc: int = 16
 
     def clusters(self, size: int) -> int:
@@ -64,17 +63,16 @@ class Machine:
 
 H200 = Machine()
 
-_RATE_192 = 1.035
-_RATE = {(128, 128): 1.025, (192, 128): 1.016, (256, 128): 0.977, (256, 192): 0.979}
-_SIZE = 0.4
-_MOVE = {"cooperative": 0.59, "pingpong": 0.3}
-_DRAIN = {"cooperative": 1.3e-6, "pingpong": 0.05e-6}
-_SINGLE = 0.32e-6
-_FETCH, _REUSED = 2.2, 8.6e6
+_RATE_192 = 1.025
+_RATE = {(128, 128): 1.005, (192, 128): 1.006, (256, 128): 0.979, (256, 192): 0.991}
+_SIZE = 0.37
+_MOVE = {"cooperative": 0.5, "pingpong": 0.3}
+_DRAIN = {"cooperative": 1.18e-6, "pingpong": 0.05e-6}
+_SINGLE = 0.25e-6
+_FETCH, _REUSED = 1.4, 8.4e6
 _POWER = 0.037e-12
 _CODE, _OVERHEAD, _MISSED = 8000, 12.0, 4.7  # instructions that are cached; more than the weight of an element; cycles
 _WIDE = 1.04
-_LONG, _THROTTLE = 0.5e-3, 1.023
 
 
 @dataclass(frozen=True)
@@ -105,7 +103,7 @@ def predict(config: Config, problem: Problem, machine: Machine = H200) -> Predic
     total = max(mainloop + epilogue + fetch + power, problem.bytes / machine.bandwidth)
     if config.cluster_n > 1 or size > 2:
         total *= _WIDE
-    return Predicted(total * _THROTTLE if total > _LONG else total, mainloop, epilogue, fetch, power, waves)
+    return Predicted(total, mainloop, epilogue, fetch, power, waves)
 
 
 def overflows(config: Config, problem: Problem) -> bool:
@@ -146,7 +144,7 @@ def _fetched(config: Config, problem: Problem, rows: int, cols: int, at_once: in
     length = min(at_once / band, along)
     width = min(across, band * max(1.0, at_once / (band * along)))
     tall, wide = (width, length) if config.raster == "n" else (length, width)
-    line = problem.contracted * problem.operand_bytes
+    line = max(1, problem.contracted) * problem.operand_bytes
     down, right = tall * config.tile_m * config.cluster_m * line, wide * config.tile_n * config.cluster_n * line
     shared = down if config.raster == "n" else right
     return waves * (down + right) - (waves - 1) * min(shared, _REUSED * shared / (down + right))

@@ -60,13 +60,16 @@ class Report:
         return replace(Report(**data), warnings=tuple(data["warnings"]))
 
 
+A_FEW = 64  # bytes of values that a thread stores to memory: 16 registers, which cost less than a smaller tile would
+
+
 def spill_warning(report: Report, config: Config | None) -> str | None:
-    """What to tell the user of a kernel that keeps part of its values in local memory; None if none does.
+    """What to tell the user of a kernel that keeps part of its values in local memory; None if but A_FEW are.
 
     It is no part of `Report.warnings`: the tuner measures a schedule that spills, and may keep it.
     """
     stored, loaded = report.spill_store_bytes, report.spill_load_bytes
-    if not stored and not loaded:
+    if max(stored, loaded) <= A_FEW:
         return None
     text = f"registers spill: each thread stores {stored} bytes of values to memory and loads {loaded}"
     if config is None:

@@ -12,7 +12,7 @@ from coda_lang.backend_cutlass.cache import Cache
 from coda_lang.backend_cutlass.config import Config
 from coda_lang.backend_cutlass.emit import emit
 from coda_lang.backend_cutlass.program import GpuProgram
-from coda_lang.backend_cutlass.report import Report
+from coda_lang.backend_cutlass.report import A_FEW, Report
 from coda_lang.call import Caller
 from coda_lang.ir.passes import specialise
 from coda_lang.ir.program import Kernel
@@ -68,9 +68,12 @@ def stays_in_registers(report: Report) -> None:
 
 @pytest.mark.parametrize(("file", "name"), FORWARD)
 def test_a_forward_program_stays_in_registers(file: str, name: str, tmp_path: Path) -> None:
-    """With the schedule and the inputs and outputs that a call gets which names none."""
+    """With the schedule and the inputs and outputs that a call gets which names none: but for a few."""
     gpu = GpuProgram(Caller(program(file, name)))
-    stays_in_registers(compile_kernel(gpu.emitted()[0], cache=Cache(tmp_path)).report)
+    report = compile_kernel(gpu.emitted()[0], cache=Cache(tmp_path)).report
+    assert report.tensor_core_instructions > 0
+    assert max(report.spill_store_bytes, report.spill_load_bytes) <= A_FEW
+    assert not report.warnings
 
 
 @pytest.mark.parametrize(("file", "name"), [("rope", "rope_position"), ("rmsnorm_rope", "rmsnorm_rope_position")])
