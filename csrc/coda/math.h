@@ -69,8 +69,8 @@ CUTLASS_DEVICE float sigmoid(float x) { return reciprocal_approx(1.f + exp2_flus
 // Φ(x), the normal distribution's. Φ(−a) = e^(−a²/2)·Q(t) with t = 1 / (a + 2⅞): Q, of degree 7, is fitted to ½·erfcx(a/√2)
 // for 0 ≤ a ≤ 13.3 and is, with its own roundings, within 5.5e-7 of it. As in `sigmoid`, the exponent's rounding is an absolute
 // error, of about a²·2^-24: with every approximation off in the same direction 29 ulp for a² < 32, and beyond that the value
-// itself is under 2^-26; what is below 2^-126 is 0.
-CUTLASS_DEVICE float ndtr(float x) {
+// itself is under 2^-26; what is below 2^-126 is 0, also where Q is negative, beyond a = 11600.
+CUTLASS_DEVICE float normal_cdf(float x) {
   const float t = reciprocal_approx(fabsf(x) + 2.875f);
   float q = 0x1.3d9586p+6f;
   q = __fmaf_rn(q, t, -0x1.d02b94p+6f);
@@ -80,7 +80,7 @@ CUTLASS_DEVICE float ndtr(float x) {
   q = __fmaf_rn(q, t, 0x1.16303p+0f);
   q = __fmaf_rn(q, t, 0x1.9acc02p-2f);
   q = __fmaf_rn(q, t, -0x1.214884p-15f);
-  const float tail = exp2_flush(x * x * (-0.5f * kLog2E)) * q;
+  const float tail = exp2_flush(x * x * (-0.5f * kLog2E)) * fabsf(q);
   return x < 0.f ? tail : 1.f - tail;
 }
 

@@ -136,15 +136,19 @@ def expression(row: Op, names: list[str]) -> str:
     return f" {row.symbol} ".join(names) if len(names) > 1 else f"{row.symbol} {names[0]}"
 
 
-def run(row: Op, kinds: str, args: list[np.ndarray[Any, Any]], exact: bool = False) -> np.ndarray[Any, Any]:
-    """The row's result for arrays of one axis, through a program."""
+def text_of(row: Op, kinds: str) -> str:
+    """A program of the row alone: y for x0, x1, …"""
     dtypes = {"F": "f32", "I": "i64", "B": "bool"}
     names = [f"x{i}" for i in range(len(kinds))]
     result = kinds[-1] if row.result in "NA" else row.result
     inputs = ", ".join(f"{n}: {dtypes[k]}[M, N]" for n, k in zip(names, kinds, strict=True))
-    text = f"map f<M, N>({inputs}) -> (y: {dtypes[result]}[M, N]) {{ y <- {expression(row, names)} }}"
-    given = {n: x[None, :] for n, x in zip(names, args, strict=True)}
-    out: np.ndarray[Any, Any] = coda.loads(text).f.interpret(**given, exact=exact).y[0]
+    return f"map f<M, N>({inputs}) -> (y: {dtypes[result]}[M, N]) {{ y <- {expression(row, names)} }}"
+
+
+def run(row: Op, kinds: str, args: list[np.ndarray[Any, Any]], exact: bool = False) -> np.ndarray[Any, Any]:
+    """The row's result for arrays of one axis, through a program."""
+    given = {f"x{i}": x[None, :] for i, x in enumerate(args)}
+    out: np.ndarray[Any, Any] = coda.loads(text_of(row, kinds)).f.interpret(**given, exact=exact).y[0]
     return out
 
 
