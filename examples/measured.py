@@ -90,7 +90,7 @@ def times(calls: dict[str, Callable[[], object]], device: str, rounds: int, rest
     """The part of a row that is times: medians, ours relative to each other variant, and every sample.
 
     They are of steps that last, each after 100 ms of its own. With `rested`, an entry of that name has the same of
-    about 10 ms of steps after 30 ms of rest, which the card's power limit has not slowed down yet.
+    steps that take 10 ms together, or of one, after 30 ms of rest: the card's power limit has hardly slowed those down.
     """
     watch = stopwatch(device)
     row = _timed(Interleaved.sustained(watch), calls, rounds)

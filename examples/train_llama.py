@@ -107,9 +107,9 @@ def train(model: nn.Module, data: Tensor, device: str, peak: float, autocast: bo
     model, data = model.to(device), data.to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=peak, betas=(0.9, 0.95), weight_decay=0.1)
 
-    def gradients(model: nn.Module, windows: Tensor) -> Tensor:
+    def gradients(of: nn.Module, windows: Tensor) -> Tensor:
         with torch.autocast(kind, torch.bfloat16, enabled=autocast):
-            loss: Tensor = model(windows[:, :-1].contiguous(), windows[:, 1:].contiguous())
+            loss: Tensor = of(windows[:, :-1].contiguous(), windows[:, 1:].contiguous())
         loss.backward()
         return loss.detach()
 

@@ -104,12 +104,16 @@ def is_cached(emitted: Emitted, arch: str = ARCHITECTURE, cache: Cache | None = 
 
 
 def _key(emitted: Emitted, arch: str, tools: Toolchain, store: Cache) -> str:
+    return key_of(arch, *OPTIONS, *digests(tools, store.memo), emitted.entry, emitted.source)
+
+
+def digests(tools: Toolchain, memo: Path) -> tuple[str, str]:
+    """The contents of this project's headers, and of the compiler with all others. Raises BackendError: unreadable."""
     try:
         ours = fingerprint.content_digest([tools.csrc])  # small: read each time, so that edits count at once
-        theirs = toolchain_digest(tools, store.memo)
+        return ours, toolchain_digest(tools, memo)
     except OSError as error:
         raise BackendError(f"a header cannot be read: {error}", f"reinstall: {toolchain.INSTALL}") from error
-    return key_of(arch, *OPTIONS, ours, theirs, emitted.entry, emitted.source)
 
 
 @cache

@@ -62,8 +62,8 @@ MANY_TILES = (
     Candidate(Config(128, 256, schedule="cooperative"), held=16),
     Candidate(Config(128, 256, schedule="cooperative", store_stages=1), held=16, moved=4, weight=15),
     Candidate(Config(128, 256, schedule="cooperative", epilogue_n=32, store_stages=1), held=16, moved=4, most=6),
-    Candidate(Config(128, 256, schedule="cooperative", epilogue_n=32, store_stages=1), held=90, moved=0, depth=DEEP),
-    Candidate(Config(256, 192, 1, 1, "cooperative", epilogue_n=32, store_stages=1), held=90, moved=0, depth=DEEP),
+    Candidate(Config(128, 256, schedule="cooperative", epilogue_n=32, store_stages=1), held=100, depth=DEEP),
+    Candidate(Config(256, 192, 1, 1, "cooperative", epilogue_n=32, store_stages=1), held=100, depth=DEEP),
 )
 FEW_TILES = (
     Config(128, 256, schedule="cooperative"),
@@ -94,7 +94,7 @@ def _chosen(problem: Problem) -> Config:
 
 def _fed(config: Config) -> bool:
     waiting = (config.stages - 1) * config.tile_m * config.tile_n
-    return config.stages >= ENOUGH or waiting >= (ENOUGH - 1) * USUAL.tile_m * USUAL.tile_n
+    return config.stages >= ENOUGH or (config.stages > 2 and waiting >= (ENOUGH - 1) * USUAL.tile_m * USUAL.tile_n)
 
 
 def for_kernel(kernel: Kernel, dtypes: Mapping[str, DType], need: Footprint) -> Config:

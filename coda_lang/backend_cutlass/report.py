@@ -60,7 +60,7 @@ class Report:
         return replace(Report(**data), warnings=tuple(data["warnings"]))
 
 
-A_FEW = 64  # bytes of values that a thread stores to memory: 16 registers, which cost less than a smaller tile would
+A_FEW = 96  # bytes that a thread stores to memory or loads: 24 registers, which cost less than a smaller tile would
 
 
 def spill_warning(report: Report, config: Config | None) -> str | None:

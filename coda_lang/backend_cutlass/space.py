@@ -6,7 +6,7 @@
     epilogue    64 or 32 columns at a time, looped over (`rolled`) or straight-line
     buffers     2 or 1 for tiles that are stored, 2 or 1 for tiles that are loaded
     stages      as many as fit, 8 at most: with fewer, loads only come later
-    walk        `swizzle` 8, 4, 2, 1 or 16 rows of clusters at a time, or columns (`raster` m)
+    walk        `swizzle` 8, 4, 2, 1 or 16 rows of clusters at a time, or columns (`raster` m); K in serpentines always
 
 What does not differ from an earlier member in the kernel that it makes is left out as well.
 """
@@ -87,7 +87,7 @@ def _inside(config: Config, problem: Problem, all_walks: bool) -> Iterator[Confi
 def _walking(c: Config, raster: Literal["n", "m"], swizzle: int) -> Config:
     """As `replace` does, in half the time: there are thousands."""
     head = (c.tile_m, c.tile_n, c.cluster_m, c.cluster_n, c.schedule, c.stages)
-    return Config(*head, swizzle, raster, c.epilogue_n, c.store_stages, c.load_stages, c.rolled)
+    return Config(*head, swizzle, raster, c.epilogue_n, c.store_stages, c.load_stages, c.rolled, c.serpentine)
 
 
 def _tile_reason(config: Config, problem: Problem) -> tuple[str, str] | None:

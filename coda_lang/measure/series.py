@@ -15,7 +15,7 @@ from typing import Protocol
 Call = Callable[[], object]
 
 WARM, CALLS, MOST_CALLS = 3, 8, 64  # the most of calls that the host cannot queue in the time that they take
-REST_MS, SERIES_MS = 30.0, 1.0  # before a series, and of the series, if CALLS are shorter: see `Interleaved`
+REST_MS, SERIES_MS = 30.0, 1.0  # before a series, and of the series, if its least calls are shorter: see `Interleaved`
 ROUNDS = 10
 _SLACK = 1.5  # the host may be slower than when it was timed
 _AHEAD = 2.0  # a call that takes the device so much longer than the host never waits for the host

@@ -10,7 +10,7 @@ from coda_lang.ir.program import Kernel
 from coda_lang.ir.types import DType
 from coda_lang.version import VERSION
 
-FORMAT = "tuned 1"
+FORMAT = "tuned 2"
 _LEAST = 64  # rows, columns or depth: below, tiles are as small as they get
 _STEPS = 8  # buckets from a power of two to the next
 
@@ -59,11 +59,11 @@ def form(kernel: Kernel, dtypes: Mapping[str, DType], direct: Collection[str] = 
 def key(gpu: str, program: str, shape: Shape, cache: Cache | None = None) -> str:
     """The key of the entry for a GPU by name, a program's `form`, and a shape.
 
-    The contents of CUTLASS's headers, CUDA's headers and NVRTC are in it, and this package's version: another compiler
-    has other fastest schedules.
+    The contents of all headers and of NVRTC are in it, and this package's version: other kernels, and another compiler,
+    have other fastest schedules.
 
     Raises:
         BackendError: the toolchain is missing.
     """
-    tools = build.toolchain_digest(toolchain.find(), (Cache() if cache is None else cache).memo)
-    return key_of(FORMAT, VERSION, gpu, tools, program, repr(bucket(shape)))
+    tools = build.digests(toolchain.find(), (Cache() if cache is None else cache).memo)
+    return key_of(FORMAT, VERSION, gpu, *tools, program, repr(bucket(shape)))

@@ -40,6 +40,7 @@ def _groups(config: Config) -> tuple[tuple[object, ...], ...]:
         (config.rolled,),
         (config.store_stages,),
         (config.load_stages,),
+        (config.serpentine,),
     )
 
 

@@ -80,12 +80,12 @@ def test_a_map_has_no_schedule() -> None:
 def test_spills_are_warned_of(spilled: list[int]) -> None:
     k = coda.loads(TEXT).k
     assert k.compile().report.warnings == ()
-    spilled[0] = 32
+    spilled[0] = 48
     assert k.compile(config="128x128,pingpong,stages=4").report.warnings == ()
-    spilled[0] = 40
+    spilled[0] = 60
     (text,) = k.compile(config="128x128,pingpong,stages=4").report.warnings
     assert text.startswith(
-        "registers spill: each thread stores 40 bytes of values to memory and loads 80; try the schedule"
+        "registers spill: each thread stores 60 bytes of values to memory and loads 120; try the schedule"
     )
     thrifty = re.search(r"the schedule (\S+), or", text)
     assert thrifty is not None

@@ -258,7 +258,7 @@ def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeGpu]:
     monkeypatch.setattr(stopwatch, "compile_kernel", made.compile)
     monkeypatch.setattr(tuner, "compile_many", made.compile_many)
     monkeypatch.setattr(toolchain, "find", lambda: None)
-    monkeypatch.setattr(build, "toolchain_digest", lambda tools, memo: "the toolchain")
+    monkeypatch.setattr(build, "digests", lambda tools, memo: ("our headers", "the toolchain"))
     monkeypatch.setenv("CODA_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.delenv("CODA_TUNED", raising=False)
     yield made

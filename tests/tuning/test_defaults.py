@@ -23,6 +23,8 @@ PROGRAMS = Path(__file__).parents[2] / "programs"
 GOLDEN = Path(__file__).parent / "defaults.txt"
 SHAPES = ((1, 4096), (64, 128), (65, 4096), (512, 2048), (1024, 4096), (2048, 8192), (4096, 4096), (4096, 12288),
           (8192, 8192), (16384, 22016), (4096, 131072), (131072, 64))  # fmt: skip
+DEPTH = 4096  # of the operands
+DEEP = ((8192, 8192, 8192), (16384, 8192, 22016), (16384, 44032, 8192))
 HEADS = (64, 128, 192, 256)  # of a program whose columns are heads, tried in turn: widths that divide the columns
 
 
@@ -34,14 +36,14 @@ def kernels() -> Iterator[Kernel]:
                 yield ir
 
 
-def call(kernel: Kernel, rows: int, cols: int, head: int, whole: bool) -> Call[Kernel]:
+def call(kernel: Kernel, rows: int, cols: int, depth: int, head: int, whole: bool) -> Call[Kernel]:
     """A call without options, or with all inputs and outputs."""
     optional = [p.name for p in kernel.params if p.default is not None] if whole else []
     assert kernel.rows is not None
     assert kernel.cols is not None
     assert kernel.rows.axis is not None
     assert kernel.cols.axis is not None
-    sizes = {kernel.rows.axis: rows, kernel.cols.axis: cols, "K": 4096}
+    sizes = {kernel.rows.axis: rows, kernel.cols.axis: cols, "K": depth}
     sizes |= {s.inner.axis: head for s in kernel.splits if s.inner.axis is not None}
     outputs = [o.name for o in kernel.outputs] if whole else None
     return described_call(kernel, sizes=sizes, inputs=optional, outputs=outputs)
@@ -54,13 +56,13 @@ def lines() -> Iterator[str]:
             for head in HEADS if kernel.splits else (0,):
                 found: dict[str, list[str]] = {}
                 need = None
-                for rows, cols in SHAPES:
+                for rows, cols, depth in (*((*shape, DEPTH) for shape in SHAPES), *DEEP):
                     if head and cols % head:
                         continue
-                    made = call(kernel, rows, cols, head, whole)
+                    made = call(kernel, rows, cols, depth, head, whole)
                     need = footprint(made.kernel, made.binding.dtypes)
                     config = str(gpu.untuned(made))
-                    found.setdefault(config, []).append(f"{rows}x{cols}")
+                    found.setdefault(config, []).append(f"{rows}x{cols}" + f"x{depth}" * (depth != DEPTH))
                 assert need is not None
                 title = f"{kernel.name} {'with all options' if whole else 'without options'}"
                 title += f", heads of {head}" if head else ""

@@ -11,6 +11,7 @@ import pytest
 from standing_gpu import PROGRAMS, FakeArray, FakeGpu
 
 import coda_lang as coda
+from coda_lang import arrays
 from coda_lang.binding import Binding
 from coda_lang.call import Caller
 from coda_lang.data import draw
@@ -253,6 +254,49 @@ def test_a_unit_in_the_last_place_is_no_disagreement() -> None:
     holes[0, 0] = np.nan
     assert disagreement(binding, {"d": x}, {"d": holes}) is not None
     assert disagreement(binding, {"d": holes}, {"d": holes.copy()}) is None
+
+
+JUMPS = """kernel jumps<M, N, K>(a: bf16[M, K], b: bf16[N, K]) -> (over: bool[M, N], sign: f32[M, N], d: bf16[M, N]) {
+    h = a @ b.T
+    over <- h > 0.0
+    sign <- select(h > 0.0, 1.0, -1.0)
+    d <- h
+}"""
+
+
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+def test_a_sum_in_another_order_may_jump(library: str) -> None:
+    """In few elements; what is unwritten, or is a tile, is none of them. Parts of the arrays are compared in turn."""
+    ir = coda.loads(JUMPS).jumps.ir
+    m, n = 2100, 2048
+    binding = Binding(ir, {"M": m, "N": n, "K": 64}, {}, {})
+    h = np.random.default_rng(3).normal(size=(m, n)).astype(np.float32)
+    right = {"over": h > 0, "sign": np.where(h > 0, 1, -1).astype(np.float32), "d": h.astype(ml_dtypes.bfloat16)}
+
+    def checked(name: str, change: Callable[[Any], None]) -> str | None:
+        wrong = right[name].copy()
+        change(wrong)
+        runs = ({name: right[name]}, {name: wrong})
+        if library == "torch":
+            runs = tuple({k: arrays.to_torch(v) for k, v in r.items()} for r in runs)  # type: ignore[assignment]
+        return disagreement(binding, *runs)
+
+    def few(x: Any) -> None:
+        x[-1, :40] = ~x[-1, :40] if x.dtype == bool else -x[-1, :40]
+
+    def tile(x: Any) -> None:
+        x[-64:, :64] = ~x[-64:, :64] if x.dtype == bool else -x[-64:, :64]
+
+    def hole(x: Any) -> None:
+        x[-1, -1] = np.nan
+
+    for name in right:
+        assert checked(name, few) is None
+        found = checked(name, tile)
+        assert found is not None
+        assert found.startswith(f"`{name}` differs in 4096 of {m * n} elements, first at [2036, 0]")
+    for name in ("sign", "d"):
+        assert str(checked(name, hole)).startswith(f"`{name}` differs in 1 of {m * n} elements, first at [2099, 2047]")
 
 
 def test_partials_are_combined_as_the_whole() -> None:

@@ -93,18 +93,19 @@ def test_heads_that_are_cut_make_another_form() -> None:
 
 
 def test_a_key_has_the_gpu_the_form_the_toolchain_and_the_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
-    tools = ["one"]
+    contents = ["our headers", "the toolchain"]
     monkeypatch.setattr(keys.toolchain, "find", lambda: None)
-    monkeypatch.setattr(keys.build, "toolchain_digest", lambda found, memo: tools[0])
+    monkeypatch.setattr(keys.build, "digests", lambda found, memo: tuple(contents))
     first = keys.key("H200", "form", (4096, 4096, 4096))
     assert keys.key("H200", "form", (4000, 4090, 3900)) == first
     found = {first, keys.key("H100", "form", (4096, 4096, 4096)), keys.key("H200", "other", (4096, 4096, 4096))}
     found |= {keys.key("H200", "form", (4096, 4096, 2048)), keys.key("H200", "form", (2048, 4096, 4096))}
-    tools[0] = "two"
-    found.add(keys.key("H200", "form", (4096, 4096, 4096)))
+    for at in (0, 1):
+        contents[at] += ", changed"
+        found.add(keys.key("H200", "form", (4096, 4096, 4096)))
     monkeypatch.setattr(keys, "VERSION", "99")
     found.add(keys.key("H200", "form", (4096, 4096, 4096)))
-    assert len(found) == 7
+    assert len(found) == 8
 
 
 # -- the store ---------------------------------------------------------------------------------------------------------
