@@ -54,9 +54,11 @@ def to_f32(x: Approx) -> Approx:
 
 
 def round_as(x: Approx, dtype: str) -> Approx:
-    """round<dtype>(x): a step function that is monotone."""
+    """round<dtype>(x): a step function that is monotone. A zero's sign is known where x's is."""
     value = round_to(x.value, dtype)
-    return settled(value, _moved(lambda y: round_to(y, dtype), x, value))
+    moved = _moved(lambda y: round_to(y, dtype), x, value)
+    either = (value == 0) & ~x.sure & (np.abs(x.value) <= x.error)
+    return settled(value, np.where(either, np.maximum(moved, TINY), moved))
 
 
 def _of_integers(op: str, args: list[Approx]) -> Approx:

@@ -421,6 +421,8 @@ class _Evaluation:
             low, high = (rounded(x.value + side * x.error, e.dtype) for side in (-1, 1))
             value = rounded(x.value, e.dtype)
             error = np.maximum(np.abs(high - value), np.abs(value - low))
+            # A zero of either sign: 1 / it is either infinity.
+            error = np.where((value == 0) & (np.abs(x.value) <= x.error), np.maximum(error, 2.0**-149), error)
             return (Value("F", x.axes, value, _settle(value, np.where(x.error == 0, 0.0, error))),)
         if isinstance(e, s.Index):
             return (self._gather(e, self.expr(e.index, names, top)),)
