@@ -68,18 +68,20 @@ class Config:
         return text
 
     @staticmethod
-    def parse(text: str) -> Config:
+    def parse(text: str, base: Config | None = None) -> Config:
         """A configuration as the command line writes it: ``128x256,cluster=2x1,cooperative,stages=4,swizzle=8``.
 
-        A tile may carry the mainloop's depth, which is 64: ``128x256x64``. What is not named has its default.
+        A tile may carry the mainloop's depth, which is 64: ``128x256x64``. What is not named is `base`'s if no tile is
+        named, and has its default otherwise.
 
         Raises:
             ArgumentError: a part that is none of these.
         """
-        config = Config()
-        for part in text.replace(" ", "").split(","):
+        parts = text.replace(" ", "").split(",")
+        config = Config() if base is None or any(map(_TILE.fullmatch, parts)) else base
+        for part in parts:
             key, _, value = part.partition("=")
-            if (tile := re.fullmatch(r"(\d+)x(\d+)(x64)?", part)) is not None:
+            if (tile := _TILE.fullmatch(part)) is not None:
                 config = replace(config, tile_m=int(tile[1]), tile_n=int(tile[2]))
             elif part in ("cooperative", "pingpong"):
                 config = replace(config, schedule=part)  # type: ignore[arg-type]
@@ -90,11 +92,12 @@ class Config:
             elif key in _NUMBERS and value.isdecimal():
                 config = replace(config, **{_KEYS[key]: int(value)})  # type: ignore[arg-type]
             else:
-                parts = "cooperative|pingpong, cluster=2x1, raster=m|n, " + ", ".join(f"{k}=…" for k in _NUMBERS)
-                raise ArgumentError(f"`{part}` is no part of a schedule: write a tile, as in 128x256, and {parts}")
+                known = "cooperative|pingpong, cluster=2x1, raster=m|n, " + ", ".join(f"{k}=…" for k in _NUMBERS)
+                raise ArgumentError(f"`{part}` is no part of a schedule: write a tile, as in 128x256, and {known}")
         return config
 
 
+_TILE = re.compile(r"(\d+)x(\d+)(x64)?")
 _KEYS = {
     "stages": "stages",
     "swizzle": "swizzle",
@@ -185,13 +188,15 @@ def deepest(config: Config, need: Footprint) -> Config:
     return replace(config, stages=2)
 
 
-def asked(config: Config | str, need: Footprint) -> Config:
+def asked(config: Config | str, need: Footprint, base: Config | None = None) -> Config:
     """The configuration that a caller names, of a `Config` or its text; a text without stages has the most that fit.
+
+    A text without a tile changes `base`, the schedule that the call would get.
 
     Raises:
         ArgumentError: it is no configuration, or cannot be built for a kernel with this footprint.
     """
-    chosen = Config.parse(config) if isinstance(config, str) else config
+    chosen = Config.parse(config, base) if isinstance(config, str) else config
     unnamed = isinstance(config, str) and "stages=" not in config
     if unnamed:
         chosen = deepest(chosen, need)

@@ -114,7 +114,8 @@ class GpuProgram:
                 raise ArgumentError(f"{self.name}: a {call.kernel.kind} has no schedule to choose")
             return None
         if config is not None:
-            return self._given(config, call.kernel, call.binding.dtypes, _direct(call), tap)
+            base = self.config(call, None, tap) if isinstance(config, str) else None
+            return self._given(config, call.kernel, call.binding.dtypes, _direct(call), tap, base)
         key = self._shape_key(call, tap)
         if key not in self._configs:
             tuned, settled = (None, True) if tap else self._tuned(call, _direct(call), _extents(call))
@@ -137,10 +138,11 @@ class GpuProgram:
         dtypes: Mapping[str, DType],
         direct: frozenset[str] = frozenset(),
         tap: bool = False,
+        base: Config | None = None,
     ) -> Config:
-        """The schedule that a caller names."""
+        """The schedule that a caller names; `base` is what the call would get."""
         try:
-            return asked(config, footprint(kernel, dtypes, direct, tap))
+            return asked(config, footprint(kernel, dtypes, direct, tap), base)
         except ArgumentError as error:
             raise ArgumentError(f"{self.name}: {error}") from None
 
@@ -300,8 +302,8 @@ class GpuProgram:
         types = self._choices(dtypes or {})
         chosen: Config | None = None
         if kernel.product is not None:
-            given = None if config is None else self._given(config, kernel, types, direct, tap)
-            chosen = given or for_kernel(kernel, types, footprint(kernel, types, direct, tap))
+            usual = for_kernel(kernel, types, footprint(kernel, types, direct, tap))
+            chosen = usual if config is None else self._given(config, kernel, types, direct, tap, usual)
         elif config is not None:
             raise ArgumentError(f"{self.name}: a {kernel.kind} has no schedule to choose")
         return emit(kernel, types, chosen, direct=direct, tap=tap), chosen

@@ -76,7 +76,7 @@ _ROWS = (
     Op("log1p", 1, "F", "F", "ln(1 + x), accurate near 0", numerics.in_f64(np.log1p), gpu_ulp=2),
     Op("tanh", 1, "F", "F", "hyperbolic tangent", numerics.in_f64(np.tanh), gpu_ulp=4, gpu_abs=2**-126),
     Op("erf", 1, "F", "F", "error function", numerics.in_f64(numerics.erf), gpu_ulp=4, gpu_abs=2**-126),
-    Op("erfc", 1, "F", "F", "1 − erf x, also in its tail", numerics.erfc, gpu_ulp=52, gpu_abs=2**-40),
+    Op("erfc", 1, "F", "F", "1 − erf x, without its cancellation", numerics.erfc, gpu_ulp=52, gpu_abs=2**-40),
     Op("ndtr", 1, "F", "F", "Φ(x), the normal distribution's", numerics.ndtr, gpu_ulp=32, gpu_abs=2**-40),
     Op("sqrt", 1, "F", "F", "√x; NaN below 0", np.sqrt, gpu_ulp=2),
     Op("rsqrt", 1, "F", "F", "1 / √x; ±inf at ±0", numerics.in_f64(numerics.rsqrt), gpu_ulp=2),

@@ -252,6 +252,9 @@ def test_a_configuration_reads_back(text: str) -> None:
 
 def test_parts_that_are_not_named_have_their_defaults() -> None:
     assert Config.parse("stages=3") == replace(Config(), stages=3)
+    usual = Config(128, 128, schedule="pingpong", stages=6)
+    assert Config.parse("serpentine=0", usual) == replace(usual, serpentine=0)
+    assert Config.parse("128x256,serpentine=0", usual) == Config(serpentine=0)
     assert Config.parse("128x128x64, pingpong") == replace(Config(), tile_m=128, tile_n=128, schedule="pingpong")
 
 

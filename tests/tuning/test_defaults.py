@@ -8,6 +8,7 @@ shapes that get them. A change of it is a change of what is verified, so it is m
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,13 @@ def lines() -> Iterator[str]:
                 title += f", heads of {head}" if head else ""
                 yield f"{title}: {need.load_bytes:g} loaded, {need.store_bytes:g} stored, {need.reduce_bytes:g} reduced"
                 yield from (f"    {config}: {' '.join(at)}" for config, at in found.items())
+
+
+def test_parts_without_a_tile_change_the_default() -> None:
+    for kernel in kernels():
+        gpu, made = GpuProgram(Caller(kernel)), call(kernel, 64, 128, DEPTH, 64, False)
+        usual = gpu.untuned(made)
+        assert gpu.config(made, "serpentine=0") == replace(usual, serpentine=0)
 
 
 def test_the_defaults_are_those_that_were_verified(request: pytest.FixtureRequest) -> None:
