@@ -47,11 +47,8 @@ class Rejected:
     count: int
 
 
-def enumerate_space(problem: Problem, walks: bool = True) -> Iterator[Config | Rejected]:
-    """Every schedule of the space for a call: as a configuration, or in a part that is rejected.
-
-    Without `walks`, each with the first walk over the tiles only.
-    """
+def enumerate_space(problem: Problem) -> Iterator[Config | Rejected]:
+    """Every schedule of the space for a call: as a configuration, or in a part that is rejected."""
     for rows, cols, schedule in product(ROWS, COLUMNS, SCHEDULES):
         tile = Config(rows, cols, 1, 1, schedule, 2, epilogue_n=32, store_stages=1, load_stages=1)
         name = f"{rows}x{cols},{schedule}"
@@ -65,12 +62,12 @@ def enumerate_space(problem: Problem, walks: bool = True) -> Iterator[Config | R
             if found is not None:
                 yield Rejected(f"{name},cluster={cluster_m}x{cluster_n}", in_cluster, *found, _INSIDE * _WALKS)
             else:
-                yield from _inside(in_cluster, problem, walks)
+                yield from _inside(in_cluster, problem)
 
 
-def _inside(config: Config, problem: Problem, all_walks: bool) -> Iterator[Config | Rejected]:
+def _inside(config: Config, problem: Problem) -> Iterator[Config | Rejected]:
     """The epilogue's ways, its buffers and the walk over the tiles."""
-    walks, left_out = _walks(config, problem) if all_walks else ([(RASTERS[0], SWIZZLES[0])], [])
+    walks, left_out = _walks(config, problem)
     for (columns, rolled), (stores, loads) in product(PARTS, BUFFERS):
         tried = replace(config, epilogue_n=columns, rolled=rolled, store_stages=stores, load_stages=loads)
         tried = deepest(tried, problem.need)

@@ -228,7 +228,7 @@ def _schedules(view: _View) -> str:
     asked = problem(view.binding, view.need)
     best: dict[tuple[object, ...], tuple[float, Config]] = {}
     reasons: dict[tuple[object, ...], Rejected] = {}
-    for member in enumerate_space(asked, walks=False):
+    for member in enumerate_space(asked):
         if isinstance(member, Config):
             seconds = predict(member, asked).seconds
             if seconds < best.get(_key(member), (math.inf,))[0]:
