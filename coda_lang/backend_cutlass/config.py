@@ -85,11 +85,11 @@ class Config:
                 config = replace(config, tile_m=int(tile[1]), tile_n=int(tile[2]))
             elif part in ("cooperative", "pingpong"):
                 config = replace(config, schedule=part)  # type: ignore[arg-type]
-            elif key == "cluster" and (cluster := re.fullmatch(r"(\d+)x(\d+)", value)) is not None:
+            elif key == "cluster" and (cluster := re.fullmatch(r"([0-9])x([0-9])", value)) is not None:
                 config = replace(config, cluster_m=int(cluster[1]), cluster_n=int(cluster[2]))
             elif key == "raster" and value in ("m", "n"):
                 config = replace(config, raster=value)  # type: ignore[arg-type]
-            elif key in _NUMBERS and value.isdecimal():
+            elif key in _NUMBERS and _NUMBER.fullmatch(value) is not None:
                 config = replace(config, **{_KEYS[key]: int(value)})  # type: ignore[arg-type]
             else:
                 known = "cooperative|pingpong, cluster=2x1, raster=m|n, " + ", ".join(f"{k}=…" for k in _NUMBERS)
@@ -97,7 +97,8 @@ class Config:
         return config
 
 
-_TILE = re.compile(r"(\d+)x(\d+)(x64)?")
+_TILE = re.compile(r"([0-9]{1,4})x([0-9]{1,4})(x64)?")
+_NUMBER = re.compile(r"[0-9]{1,9}")
 _KEYS = {
     "stages": "stages",
     "swizzle": "swizzle",
@@ -171,8 +172,8 @@ def rejection(config: Config, need: Footprint = Footprint()) -> str | None:
         return "2 to 12 mainloop stages, 1 to 8 of each kind in the epilogue"
     if config.rolled not in (0, 1) or config.serpentine not in (0, 1):
         return "rolled and serpentine are 0 or 1"
-    if config.swizzle < 1:
-        return "swizzle counts the cluster rows walked together: 1 or more"
+    if not 1 <= config.swizzle <= 65_536:
+        return "swizzle counts the cluster rows walked together: 1 to 65536"
     total = shared_bytes(config, need)
     if total > SHARED_LIMIT:
         return f"{total} bytes of shared memory, {SHARED_LIMIT} at most"

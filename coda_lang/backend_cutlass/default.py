@@ -53,6 +53,7 @@ SHARED_OUT = 11  # registers of sums along columns, which eight lanes share out,
 # Others win where the last wave hardly shows, where the epilogue does, or where what the tiles in flight span is more
 # than L2 holds: larger tiles fetch less. Of equals the first is taken.
 _WALK = 16  # tiles walked together where a cluster is one block: as many as 8 pairs are
+WIDE = Config(128, 256, schedule="cooperative", epilogue_n=32, store_stages=1)  # thrifty: also for heads of 256
 MANY_TILES = (
     Candidate(Config(128, 192, 1, 1, "pingpong", swizzle=_WALK, store_stages=1), held=45, most=4, weight=15),
     Candidate(Config(128, 192, 1, 1, "pingpong", swizzle=_WALK, epilogue_n=32, store_stages=1), held=70, moved=6),
@@ -61,8 +62,8 @@ MANY_TILES = (
     ),
     Candidate(Config(128, 256, schedule="cooperative"), held=16),
     Candidate(Config(128, 256, schedule="cooperative", store_stages=1), held=16, moved=4, weight=15),
-    Candidate(Config(128, 256, schedule="cooperative", epilogue_n=32, store_stages=1), held=16, moved=4, most=6),
-    Candidate(Config(128, 256, schedule="cooperative", epilogue_n=32, store_stages=1), held=100, depth=DEEP),
+    Candidate(WIDE, held=16, moved=4, most=6),
+    Candidate(WIDE, held=100, depth=DEEP),
     Candidate(Config(256, 192, 1, 1, "cooperative", epilogue_n=32, store_stages=1), held=100, depth=DEEP),
 )
 FEW_TILES = (
@@ -84,12 +85,20 @@ def default(problem: Problem) -> Config:
 def _chosen(problem: Problem) -> Config:
     fits = [c for c in _candidates(problem) if rejection(c, problem.need) is None]
     if not fits:
-        return deepest(replace(FEW_TILES[-1], store_stages=1, load_stages=1), problem.need)
+        return _thriftiest(problem)
     fed = [c for c in fits if _fed(c)] or [c for c in fits if c.stages == max(f.stages for f in fits)]
     seconds = {c: predict(c, problem).seconds for c in fed}
     first = next(iter(seconds))
     best = min(seconds, key=lambda c: seconds[c])  # the first of equals
     return best if seconds[best] < CLEARLY * seconds[first] else first
+
+
+def _thriftiest(problem: Problem) -> Config:
+    """What takes least, with a tile that cuts no head if there is one; it may not fit either."""
+    least = replace(FEW_TILES[-1], store_stages=1, load_stages=1)
+    wider = (replace(least, tile_n=n) for n in (64, 128, 192, 256) if n % problem.segment == 0)
+    found = deepest(next(wider, least), problem.need)
+    return found if rejection(found, problem.need) is None else deepest(least, problem.need)
 
 
 def _fed(config: Config) -> bool:
@@ -112,6 +121,7 @@ def _candidates(problem: Problem) -> Iterator[Config]:
     if problem.segment > 1:  # heads that no tile may cut
         uncut = ([c for c in some if c.tile_n % problem.segment == 0] for some in (tiles, [*many, *FEW_TILES]))
         tiles = next(filter(None, uncut), tiles)
+        tiles += [WIDE] if WIDE.tile_n == problem.segment else []
     for tile in tiles:
         rows, cols = -(-problem.rows // tile.tile_m), -(-problem.cols // tile.tile_n)
         # A cluster loads what its blocks share once, and starts later: it pays where each walks several tiles.

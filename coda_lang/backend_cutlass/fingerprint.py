@@ -81,6 +81,6 @@ def _read(roots: list[Path], stats: list[list[Stat]]) -> str:
         for name, *_ in group:
             with open(root / name if name else root, "rb") as file:
                 one = hashlib.file_digest(file, "sha256").hexdigest()
-            whole.update(f"{len(name)}:{name}:{one}\n".encode())
+            whole.update(os.fsencode(f"{len(name)}:{name}:{one}\n"))
         whole.update(b"--\n")
     return whole.hexdigest()

@@ -258,7 +258,20 @@ def test_parts_that_are_not_named_have_their_defaults() -> None:
     assert Config.parse("128x128x64, pingpong") == replace(Config(), tile_m=128, tile_n=128, schedule="pingpong")
 
 
-@pytest.mark.parametrize("text", ["fast", "128x", "stages=", "cluster=2", "raster=k", "stages=-1", "128x128x32"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "fast",
+        "128x",
+        "stages=",
+        "cluster=2",
+        "raster=k",
+        "stages=-1",
+        "128x128x32",
+        "swizzle=" + "9" * 5000,
+        "stages=٣",
+    ],
+)
 def test_what_is_no_configuration_is_refused(text: str) -> None:
     with pytest.raises(ArgumentError, match="no part of a schedule: write a tile"):
         Config.parse(text)

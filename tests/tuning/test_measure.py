@@ -282,7 +282,18 @@ def test_a_sum_in_another_order_may_jump(library: str) -> None:
         return disagreement(binding, *runs)
 
     def few(x: Any) -> None:
+        at = np.arange(40)
+        x[at * 51, at * 50] = ~x[at * 51, at * 50] if x.dtype == bool else -x[at * 51, at * 50]
+
+    def row(x: Any) -> None:
         x[-1, :40] = ~x[-1, :40] if x.dtype == bool else -x[-1, :40]
+
+    def column(x: Any) -> None:
+        x[:40, -1] = ~x[:40, -1] if x.dtype == bool else -x[:40, -1]
+
+    def block(x: Any) -> None:
+        at = np.arange(40)
+        x[at, at] = ~x[at, at] if x.dtype == bool else -x[at, at]
 
     def tile(x: Any) -> None:
         x[-64:, :64] = ~x[-64:, :64] if x.dtype == bool else -x[-64:, :64]
@@ -290,13 +301,19 @@ def test_a_sum_in_another_order_may_jump(library: str) -> None:
     def hole(x: Any) -> None:
         x[-1, -1] = np.nan
 
+    def beyond(x: Any) -> None:
+        x[-1, -1] = np.inf
+
     for name in right:
         assert checked(name, few) is None
+        for change in (row, column, block):
+            assert str(checked(name, change)).startswith(f"`{name}` differs in 40 of")
         found = checked(name, tile)
         assert found is not None
         assert found.startswith(f"`{name}` differs in 4096 of {m * n} elements, first at [2036, 0]")
     for name in ("sign", "d"):
-        assert str(checked(name, hole)).startswith(f"`{name}` differs in 1 of {m * n} elements, first at [2099, 2047]")
+        for change in (hole, beyond):
+            assert str(checked(name, change)).startswith(f"`{name}` differs in 1 of {m * n} elements, first at [2099,")
 
 
 def test_partials_are_combined_as_the_whole() -> None:

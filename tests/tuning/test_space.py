@@ -57,6 +57,19 @@ def test_the_default_cuts_no_head(rows: int, segment: int, held: float) -> None:
     assert rejection(chosen, Footprint(0, 2, 0)) is None
 
 
+@pytest.mark.parametrize("depth", [1024, 4096, 8192])
+@pytest.mark.parametrize("stored", [0.0, 4.0, 8.0])
+@pytest.mark.parametrize("loaded", [0.0, 4.0, 8.0, 12.0])
+def test_nor_where_the_epilogue_takes_much(loaded: float, stored: float, depth: int) -> None:
+    need = Footprint(loaded, stored, 0.0)
+    for segment in (64, 96, 128, 192, 256):
+        problem = Problem(8192, 64 * segment, depth, need, moved=loaded + stored, held=60.0, segment=segment)
+        chosen = default(problem)
+        uncut = [c for c in enumerate_space(problem) if isinstance(c, Config)]
+        assert rejection(chosen, need) is None
+        assert not uncut or chosen.tile_n % segment == 0
+
+
 def reasons(problem: Problem) -> dict[str, str]:
     return {m.what: m.reason for m in enumerate_space(problem) if isinstance(m, Rejected)}
 
