@@ -33,6 +33,8 @@ def run(options: argparse.Namespace) -> int:
         if i:
             terminal.blank()
         terminal.diagnostics(group)
+    if unreadable == len(options.files):
+        return code  # there is nothing to sum up
     errors = sum(d.severity == "error" for group in fresh for d in group)
     warnings = sum(len(group) for group in fresh) - errors
     counts = [_count(n, word) for n, word in ((errors, "error"), (warnings, "warning")) if n]

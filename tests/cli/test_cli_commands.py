@@ -44,6 +44,11 @@ def test_check_goes_on_after_a_file_it_cannot_read(capsys: Out, files: Path) -> 
     assert "error[E0101]" in captured.err
 
 
+def test_check_of_nothing_finds_nothing_good(capsys: Out, files: Path) -> None:
+    assert main(["check", f"{files}/gone.coda"]) == 2
+    assert capsys.readouterr().out == ""
+
+
 def test_check_json(capsys: Out, files: Path) -> None:
     assert main(["check", "--json", f"{files}/wrong.coda"]) == 1
     (found,) = json.loads(capsys.readouterr().out)
