@@ -8,6 +8,7 @@ from typing import Literal
 
 from coda_lang.errors import ArgumentError
 
+WIDTHS = (64, 128, 192, 256)  # columns of a tile: those of a wgmma
 SUBTILES = (32, 64)  # columns of a part in which an epilogue walks a tile
 MOST_ACCUMULATORS = 192  # registers of a thread, of 240: the rest is for the epilogue
 SHARED_LIMIT = 232_448  # bytes of shared memory that one block of sm_90 may use
@@ -77,9 +78,8 @@ class Config:
         Raises:
             ArgumentError: a part that is none of these.
         """
-        parts = text.replace(" ", "").split(",")
-        config = Config() if base is None or any(map(_TILE.fullmatch, parts)) else base
-        for part in parts:
+        config = Config() if base is None or names_tile(text) else base
+        for part in _parts(text):
             key, _, value = part.partition("=")
             if (tile := _TILE.fullmatch(part)) is not None:
                 config = replace(config, tile_m=int(tile[1]), tile_n=int(tile[2]))
@@ -110,6 +110,15 @@ _KEYS = {
     "serpentine": "serpentine",
 }
 _NUMBERS = [key for key in _KEYS if key != "raster"]
+
+
+def _parts(text: str) -> list[str]:
+    return text.replace(" ", "").split(",")
+
+
+def names_tile(text: str) -> bool:
+    """Whether a configuration's text says its tile; one that does not changes another's."""
+    return any(map(_TILE.fullmatch, _parts(text)))
 
 
 @dataclass(frozen=True)
@@ -155,7 +164,7 @@ def rejection(config: Config, need: Footprint = Footprint()) -> str | None:
     rows = 64 * config.warpgroups
     if config.tile_m % rows or config.tile_m <= 0:
         return f"tile_m = {config.tile_m}: a {config.schedule} tile has a multiple of {rows} rows"
-    if config.tile_n not in (64, 128, 192, 256):
+    if config.tile_n not in WIDTHS:
         return f"tile_n = {config.tile_n}: wgmma tiles here are 64, 128, 192 or 256 columns wide"
     if config.accumulators > MOST_ACCUMULATORS:
         most = f"at most {MOST_ACCUMULATORS} leave room for an epilogue"

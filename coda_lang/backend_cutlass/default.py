@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import inf
 
-from coda_lang.backend_cutlass.config import Config, Footprint, deepest, rejection
+from coda_lang.backend_cutlass.config import WIDTHS, Config, Footprint, deepest, rejection
 from coda_lang.backend_cutlass.model import H200, overflows, predict
 from coda_lang.backend_cutlass.problem import Problem, for_tables, held, is_long, weight
 from coda_lang.ir.program import Kernel
@@ -96,7 +96,7 @@ def _chosen(problem: Problem) -> Config:
 def _thriftiest(problem: Problem) -> Config:
     """What takes least, with a tile that cuts no head if there is one; it may not fit either."""
     least = replace(FEW_TILES[-1], store_stages=1, load_stages=1)
-    wider = (replace(least, tile_n=n) for n in (64, 128, 192, 256) if n % problem.segment == 0)
+    wider = (replace(least, tile_n=n) for n in WIDTHS if n % problem.segment == 0)
     found = deepest(next(wider, least), problem.need)
     return found if rejection(found, problem.need) is None else deepest(least, problem.need)
 

@@ -13,7 +13,7 @@ from coda_lang.arrays import ITEM_BYTES, ArrayView
 from coda_lang.backend_cutlass import driver, tensormap
 from coda_lang.backend_cutlass.abi import ARCHITECTURE, TMA_ALIGNMENT, Emitted, misfit, output_key
 from coda_lang.backend_cutlass.build import Cubin, compile_kernel
-from coda_lang.backend_cutlass.config import Config, asked
+from coda_lang.backend_cutlass.config import Config, asked, names_tile
 from coda_lang.backend_cutlass.default import default, for_kernel
 from coda_lang.backend_cutlass.emit import TAP, emit, footprint, head_step
 from coda_lang.backend_cutlass.launch import Launchable, refuse_capture
@@ -114,7 +114,7 @@ class GpuProgram:
                 raise ArgumentError(f"{self.name}: a {call.kernel.kind} has no schedule to choose")
             return None
         if config is not None:
-            base = self.config(call, None, tap) if isinstance(config, str) else None
+            base = self.config(call, None, tap) if _changes_another(config) else None
             return self._given(config, call.kernel, call.binding.dtypes, _direct(call), tap, base)
         key = self._shape_key(call, tap)
         if key not in self._configs:
@@ -302,8 +302,10 @@ class GpuProgram:
         types = self._choices(dtypes or {})
         chosen: Config | None = None
         if kernel.product is not None:
-            usual = for_kernel(kernel, types, footprint(kernel, types, direct, tap))
-            chosen = usual if config is None else self._given(config, kernel, types, direct, tap, usual)
+            if config is None or _changes_another(config):
+                chosen = for_kernel(kernel, types, footprint(kernel, types, direct, tap))
+            if config is not None:
+                chosen = self._given(config, kernel, types, direct, tap, chosen)
         elif config is not None:
             raise ArgumentError(f"{self.name}: a {kernel.kind} has no schedule to choose")
         return emit(kernel, types, chosen, direct=direct, tap=tap), chosen
@@ -317,6 +319,11 @@ class GpuProgram:
             if dtype not in {c.name for c in known[name]}:
                 raise ArgumentError(f"{self.name}: `{name}` is {' or '.join(map(str, known[name]))}, got {dtype!r}")
         return {n: DTYPES[dtypes[n]] if n in dtypes else choices[0] for n, choices in known.items()}
+
+
+def _changes_another(config: Config | str) -> bool:
+    """Whether what a caller names is parts of the schedule that the call would get."""
+    return isinstance(config, str) and not names_tile(config)
 
 
 def _form(call: Call[Kernel], config: Config | None, tap: bool) -> tuple[Any, ...]:

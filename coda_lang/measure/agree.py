@@ -32,7 +32,8 @@ def disagreement(binding: Binding, reference: Mapping[str, Any], got: Mapping[st
     """None if two runs' outputs agree; else which one does not, and by how much. Partials are combined over tiles."""
     kernel = binding.kernel
     for name, x in got.items():
-        target, dtype = kernel.target(name), binding.dtype(kernel.target(name)).name
+        target = kernel.target(name)
+        dtype = binding.dtype(target).name
         if any(d.tiled for d in target.dims):
             ours, theirs = (combine(kernel, name, _on_host(binding, r, name)) for r in (got, reference))
         elif same_bits(x, reference[name]):
@@ -146,7 +147,7 @@ def _difference(x: Any, y: Any, dtype: str) -> str | None:
             sure |= dtype != "bool" and bool((missed & (ours == -1)).any())  # the bytes that outputs are filled with
         count = int(missed.sum())
         wrong += count
-        if count and wrong <= max(1, _JUMPED * size):
+        if count and wrong <= _JUMPED * size:
             places += [start + at for at in _library(missed).where(missed)[0].tolist()]
         if count and first is None:
             at = int((1 * missed).argmax())

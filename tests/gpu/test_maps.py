@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
-from rows import INTEGERS, MAPS, floats, kinds_of, text_of
+from rows import MAPS, arguments, kinds_of, text_of
 
 import coda_lang as coda
 from coda_lang import arrays
@@ -19,21 +17,10 @@ ULP, TINY, LARGEST = 2.0**-23, 2.0**-149, 2.0**128
 COUNT = 20_000  # random numbers beside the special ones
 
 
-def arguments(kinds: str) -> list[np.ndarray[Any, Any]]:
-    """Every combination of special numbers, and floats of random bits; an even number of columns."""
-    if "F" not in kinds:
-        pools = [INTEGERS if k == "I" else np.array([False, True]) for k in kinds]
-        args = [g.ravel() for g in np.meshgrid(*pools)]
-    else:
-        args = floats(COUNT, kinds.count("F"))
-        if kinds[0] == "B":
-            args = [np.arange(len(args[0])) % 2 == 0, *args]
-    return [np.resize(x, (8, -(-len(x) // 16) * 2)) for x in args]
-
-
 @pytest.mark.parametrize(("name", "kinds"), [(row.name, kinds) for row in MAPS for kinds in kinds_of(row)])
 def test_a_map_of_any_number(name: str, kinds: str, record_property: pytest.RecordProperty) -> None:
-    row, given = OPS[name], {f"x{i}": x for i, x in enumerate(arguments(kinds))}
+    row, args = OPS[name], arguments(kinds, COUNT)
+    given = {f"x{i}": np.resize(x, (8, -(-len(x) // 16) * 2)) for i, x in enumerate(args)}  # an even number of columns
     f = coda.loads(text_of(row, kinds)).f
     want = f.interpret(**given).y
     got = arrays.to_numpy(arrays.view(f(**{n: arrays.to_device(x, 0) for n, x in given.items()}).y, "y"))

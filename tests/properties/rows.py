@@ -162,6 +162,15 @@ def floats(count: int, arity: int, seed: int = 0) -> list[np.ndarray[Any, Any]]:
     return [np.concatenate([grid[i], anything[i], mild[i]]) for i in range(arity)]
 
 
+def arguments(kinds: str, count: int) -> list[np.ndarray[Any, Any]]:
+    """Every combination of special numbers for operands of these kinds; of floats `count` random and mild ones too."""
+    if "F" not in kinds:
+        pools = [INTEGERS if k == "I" else np.array([False, True]) for k in kinds]
+        return [g.ravel() for g in np.meshgrid(*pools)]
+    args = floats(count, kinds.count("F"))
+    return [np.arange(len(args[0])) % 2 == 0, *args] if kinds[0] == "B" else args
+
+
 def check_floats(name: str, got: Any, args: list[Any]) -> None:
     """Correct rounding for arithmetic; half a unit in the last place, and a little, for f64 functions."""
     for at, y in enumerate(got):
@@ -212,21 +221,15 @@ CASES = [(row.name, kinds) for row in MAPS for kinds in kinds_of(row)]
 
 
 def check_row(name: str, kinds: str, count: int) -> None:
-    row = OPS[name]
+    row, args = OPS[name], arguments(kinds, count)
+    got = run(row, kinds, args)
     if "F" in kinds:
-        args = floats(count, kinds.count("F"))
-        if kinds[0] == "B":
-            args = [np.arange(len(args[0])) % 2 == 0, *args]
-        got = run(row, kinds, args)
         if row.result == "B":
             want = [ORACLES[name](*(float(a[i]) for a in args)) for i in range(len(got))]
             np.testing.assert_array_equal(got, want)
         else:
             check_floats(name, got, args)
         return
-    pools = [INTEGERS if k == "I" else np.array([False, True]) for k in kinds]
-    args = [g.ravel() for g in np.meshgrid(*pools)]
-    got = run(row, kinds, args)
     for at, y in enumerate(got):
         want = ORACLES[name](*(a[at].item() for a in args))
         if "I" in kinds and row.result != "B":
