@@ -1,4 +1,4 @@
-"""What is measured: rows in named groups, each group small enough for one visit to a GPU."""
+"""What is measured: rows in named groups, each group small enough for one run."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def _groups() -> dict[str, list[Spec]]:
     rows = [2**i for i in range(4, 18)]
     for name, spec in (("linear", LINEAR[0]), ("swiglu", FUSED[0]), ("residual", FUSED[4])):
         groups[f"scaling-{name}"] = [replace(spec, m=m, n=4096, k=4096, peers=PLAIN) for m in rows]
-    few = (128, 192, 256, 384, 512, 768, 1024, 1536)
+    few = (128, 192, 200, 256, 300, 384, 512, 513, 768, 1024, 1100, 1536)
     groups["few-rows"] = [replace(LINEAR[0], m=m, n=4096, k=4096, peers=PLAIN) for m in few]
     return {name: [replace(s, group=name) for s in specs] for name, specs in groups.items()}
 

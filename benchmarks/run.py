@@ -11,7 +11,7 @@
     python benchmarks/run.py tried TRIED.json                  what tuning timed, of all that the cache has
     python benchmarks/run.py show RESULTS.json [--plots DIR]   the table, in Markdown; the pictures
 
-Each group fits a visit of --minutes (8.5 by default) to a machine with a GPU: what is left is said, and done by calling
+Each group fits a run of --minutes (8.5 by default): what is left is said, and done by calling
 again. A row is kept as soon as it is measured. Without a group, all of them; `--only` takes some kernels of them.
 """
 

@@ -45,12 +45,15 @@ class TensorMap:
     With a `run` above 1 the rows of the box come in another order: row 8·j + 2·q + e of each 8·run of them (j < run,
     q < 4, e < 2) is row 2·run·q + 2·j + e in memory, so that wgmma's layout gives a thread neighbouring columns. Such
     a descriptor has rank 5, and 8·run divides the number of rows.
+
+    With `end` the box has only the rows of the last box that there are, rounded up to a multiple of 8.
     """
 
     tensor: str
     box: tuple[int, int]
     swizzle: int
     run: int = 1
+    end: bool = False
 
 
 @dataclass(frozen=True)
@@ -118,6 +121,7 @@ class Emitted:
     direct: frozenset[str] = frozenset()  # tensors moved without TMA: no alignment is assumed of them
     cut: bool = False  # heads may end anywhere, not only where a part of a tile does
     segments: tuple[tuple[Dim, int, int], ...] = ()  # (extent, k, tile): k divides it, it divides tile; see `misfit`
+    early: bool = False  # the kernel itself waits for the grids ahead of it: it may be started before they end
     nests: tuple[tuple[tuple[Dim, ...], int], ...] = ()  # a reduce's loops inside loops: extents, outermost first, and
     # the threads that share the first
 

@@ -8,9 +8,10 @@ from typing import Literal
 
 from coda_lang.errors import ArgumentError
 
-WIDTHS = (64, 128, 192, 256)  # columns of a tile: those of a wgmma
+WIDTHS = (32, 64, 96, 128, 192, 256)  # columns of a tile: those of a wgmma
 SUBTILES = (32, 64)  # columns of a part in which an epilogue walks a tile
 MOST_ACCUMULATORS = 192  # registers of a thread, of 240: the rest is for the epilogue
+MOST_STAGES = 12  # of the mainloop
 SHARED_LIMIT = 232_448  # bytes of shared memory that one block of sm_90 may use
 
 
@@ -94,6 +95,8 @@ class Config:
             else:
                 known = "cooperative|pingpong, cluster=2x1, raster=m|n, " + ", ".join(f"{k}=…" for k in _NUMBERS)
                 raise ArgumentError(f"`{part}` is no part of a schedule: write a tile, as in 128x256, and {known}")
+        if names_tile(text) and "epilogue=" not in text and config.tile_n % config.epilogue_n:
+            config = replace(config, epilogue_n=min(SUBTILES))
         return config
 
 
@@ -123,15 +126,19 @@ def names_tile(text: str) -> bool:
 
 @dataclass(frozen=True)
 class Footprint:
-    """What an epilogue needs beside the accumulators, as the emitter counts it for a kernel.
+    """What a kernel needs of its schedule beside the accumulators, as the emitter counts it.
 
     Bytes of one row of every tile that is loaded or stored through shared memory, per accumulator column, and bytes
-    of shared memory of reductions along columns, for each warp and accumulator column.
+    of shared memory of reductions along columns, for each warp and accumulator column. A tile's width is
+    a multiple of `columns`: 64 if b's memory runs along them, which come 64 at a time then. `arrays` has the
+    `reduce_bytes` of each reduction.
     """
 
     load_bytes: float = 0.0
     store_bytes: float = 0.0
     reduce_bytes: float = 0.0
+    columns: int = 32
+    arrays: tuple[float, ...] = ()
 
 
 # What a kernel may need for `epilogue_bytes` to leave three mainloop stages in the thriftiest configuration: bytes per
@@ -149,7 +156,9 @@ def epilogue_bytes(config: Config, need: Footprint) -> int:
     rows = 64 * config.warpgroups
     loads = need.load_bytes * config.epilogue_n * rows * config.load_stages
     stores = need.store_bytes * config.epilogue_n * rows * config.store_stages
-    reduces = need.reduce_bytes * config.tile_n * 4 * config.warpgroups
+    of_column = config.tile_n * 4 * config.warpgroups
+    # What follows each is aligned to 1024 bytes.
+    reduces = sum(-(-a * of_column // 1024) * 1024 for a in need.arrays or (need.reduce_bytes,))
     return int(loads + stores + reduces)
 
 
@@ -165,7 +174,11 @@ def rejection(config: Config, need: Footprint = Footprint()) -> str | None:
     if config.tile_m % rows or config.tile_m <= 0:
         return f"tile_m = {config.tile_m}: a {config.schedule} tile has a multiple of {rows} rows"
     if config.tile_n not in WIDTHS:
-        return f"tile_n = {config.tile_n}: wgmma tiles here are 64, 128, 192 or 256 columns wide"
+        return f"tile_n = {config.tile_n}: wgmma tiles here are 32, 64, 96, 128, 192 or 256 columns wide"
+    if config.tile_n % need.columns:
+        return (
+            f"tile_n = {config.tile_n}: an operand whose memory runs along the columns comes {need.columns} at a time"
+        )
     if config.accumulators > MOST_ACCUMULATORS:
         most = f"at most {MOST_ACCUMULATORS} leave room for an epilogue"
         return f"{config.accumulators} accumulator registers a thread: {most}"
@@ -175,10 +188,16 @@ def rejection(config: Config, need: Footprint = Footprint()) -> str | None:
         or config.cluster_m * config.cluster_n > 8
     ):
         return f"a cluster of {config.cluster_m}x{config.cluster_n}: 1, 2 or 4 along an axis, 8 blocks at most"
-    if config.epilogue_n not in SUBTILES or config.tile_n % config.epilogue_n:
+    if config.epilogue_n not in SUBTILES:
         return f"epilogue = {config.epilogue_n}: 32 or 64 columns at a time"
-    if not (2 <= config.stages <= 12) or not (1 <= config.store_stages <= 8) or not (1 <= config.load_stages <= 8):
-        return "2 to 12 mainloop stages, 1 to 8 of each kind in the epilogue"
+    if config.tile_n % config.epilogue_n:
+        return f"epilogue = {config.epilogue_n}: a tile of {config.tile_n} columns comes 32 at a time"
+    if (
+        not (2 <= config.stages <= MOST_STAGES)
+        or not (1 <= config.store_stages <= 8)
+        or not (1 <= config.load_stages <= 8)
+    ):
+        return f"2 to {MOST_STAGES} mainloop stages, 1 to 8 of each kind in the epilogue"
     if config.rolled not in (0, 1) or config.serpentine not in (0, 1):
         return "rolled and serpentine are 0 or 1"
     if not 1 <= config.swizzle <= 65_536:
@@ -190,8 +209,8 @@ def rejection(config: Config, need: Footprint = Footprint()) -> str | None:
 
 
 def deepest(config: Config, need: Footprint) -> Config:
-    """The configuration with as many mainloop stages as shared memory holds, 8 at most."""
-    for stages in range(8, 1, -1):
+    """The configuration with as many mainloop stages as shared memory holds, 12 at most."""
+    for stages in range(MOST_STAGES, 1, -1):
         tried = replace(config, stages=stages)
         if rejection(tried, need) is None:
             return tried

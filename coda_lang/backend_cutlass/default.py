@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from math import inf
+from math import inf, lcm
 
 from coda_lang.backend_cutlass.config import WIDTHS, Config, Footprint, deepest, rejection
 from coda_lang.backend_cutlass.model import H200, overflows, predict
@@ -18,6 +18,11 @@ CLEARLY = 0.995  # of the usual schedule's time is what another has to promise
 # The first is the usual one: pingpong hides one tile's epilogue behind the next tile's mainloop, and 32 columns at a
 # time leave long epilogues their registers.
 USUAL = Config(128, 128, schedule="pingpong", epilogue_n=32)
+# 64 columns are whole lines of 128 bytes: 2 to 4 % less time for the residual's forward programs, which move MUCH
+# (benchmarks/results/2026-11-30-h200-race.json), as long as the mainloop keeps its stages.
+ROOMY = Config(128, 128, schedule="pingpong", swizzle=16, raster="m", store_stages=1)
+UNSEEN = 0.02  # of its time, which the model takes for that of 32 columns
+MUCH = (6, 8)  # bytes for an element, from and to; beyond that registers are short
 ENOUGH = 4  # stages of the mainloop that keep the tensor cores fed; of larger tiles, as many as hold as much work
 
 
@@ -70,9 +75,12 @@ FEW_TILES = (
     Config(128, 256, schedule="cooperative"),
     Config(128, 192, schedule="cooperative", epilogue_n=32),
     Config(128, 128, schedule="cooperative", epilogue_n=32),
+    Config(192, 96, schedule="pingpong", epilogue_n=32),
+    Config(128, 96, schedule="pingpong", epilogue_n=32),
     Config(64, 192, schedule="pingpong", epilogue_n=32),
     Config(64, 128, schedule="pingpong", epilogue_n=32),
     Config(64, 64, schedule="pingpong", epilogue_n=32),
+    Config(64, 32, schedule="pingpong", epilogue_n=32),
 )
 
 
@@ -90,13 +98,15 @@ def _chosen(problem: Problem) -> Config:
     seconds = {c: predict(c, problem).seconds for c in fed}
     first = next(iter(seconds))
     best = min(seconds, key=lambda c: seconds[c])  # the first of equals
-    return best if seconds[best] < CLEARLY * seconds[first] else first
+    least = CLEARLY - UNSEEN if _usual(problem) is ROOMY else CLEARLY
+    return best if seconds[best] < least * seconds[first] else first
 
 
 def _thriftiest(problem: Problem) -> Config:
     """What takes least, with a tile that cuts no head if there is one; it may not fit either."""
-    least = replace(FEW_TILES[-1], store_stages=1, load_stages=1)
-    wider = (replace(least, tile_n=n) for n in WIDTHS if n % problem.segment == 0)
+    least = Config(64, 64, 2, 1, "pingpong", epilogue_n=32, store_stages=1, load_stages=1)
+    step = lcm(problem.segment, problem.need.columns)
+    wider = (replace(least, tile_n=n) for n in WIDTHS if n >= least.tile_n and n % step == 0)
     found = deepest(next(wider, least), problem.need)
     return found if rejection(found, problem.need) is None else deepest(least, problem.need)
 
@@ -113,11 +123,18 @@ def for_kernel(kernel: Kernel, dtypes: Mapping[str, DType], need: Footprint) -> 
     return default(asked)
 
 
+def _usual(problem: Problem) -> Config:
+    least, most = MUCH
+    keeps = deepest(ROOMY, problem.need).stages >= deepest(USUAL, problem.need).stages
+    return ROOMY if least <= problem.moved <= most and keeps and not problem.need.reduce_bytes else USUAL
+
+
 def _candidates(problem: Problem) -> Iterator[Config]:
     waves = -(-problem.rows // USUAL.tile_m) * -(-problem.cols // USUAL.tile_n) / H200.multiprocessors
     many = [c.config for c in MANY_TILES if c.suits(problem)]
-    more = many if waves > 2 else FEW_TILES
-    tiles = [USUAL, *more]
+    few = [c for c in FEW_TILES if c.tile_n < 256]  # which only some epilogues suit where there are many tiles
+    more = many if waves > 4 else [*few, *many] if waves > 2 else FEW_TILES
+    tiles = [_usual(problem), *more]
     if problem.segment > 1:  # heads that no tile may cut
         uncut = ([c for c in some if c.tile_n % problem.segment == 0] for some in (tiles, [*many, *FEW_TILES]))
         tiles = next(filter(None, uncut), tiles)

@@ -27,7 +27,7 @@ STREAM_CAPTURE_IMPLICIT = 906
 MULTIPROCESSOR_COUNT = 16
 COMPUTE_MAJOR, COMPUTE_MINOR = 75, 76
 MAX_DYNAMIC_SHARED_BYTES = 8
-CLUSTER_DIMENSION = 4  # CUlaunchAttributeID
+CLUSTER_DIMENSION, PROGRAMMATIC_STREAM_SERIALIZATION = 4, 6  # CUlaunchAttributeID
 
 _HELP = {
     OUT_OF_MEMORY: "free GPU memory (other processes, the caching allocators of torch and CuPy) or use smaller arrays",
@@ -42,7 +42,7 @@ _FAULTS = (700, 702, 714, 715, 716, 717, 718, 719)
 
 
 class _Attribute(ctypes.Structure):
-    """CUlaunchAttribute with the size of a cluster."""
+    """CUlaunchAttribute; the value is the size of a cluster, or a flag."""
 
     _fields_ = (("id", ctypes.c_int), ("pad", ctypes.c_int), ("value", ctypes.c_uint * 16))
 
@@ -66,14 +66,8 @@ class Driver:
     def __init__(self, library: Any) -> None:
         self.raw = library
         self.check(library.cuInit(0), "cuInit")
-        self._launch = library.cuLaunchKernel
-        self._launch.argtypes = (
-            ctypes.c_void_p,
-            *[ctypes.c_uint] * 7,
-            ctypes.c_void_p,
-            ctypes.c_void_p,
-            ctypes.c_void_p,
-        )
+        self._launch = library.cuLaunchKernelEx
+        self._launch.argtypes = (ctypes.POINTER(_LaunchConfig), ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
 
     def check(self, status: int, what: str) -> None:
         if not status:
@@ -156,19 +150,34 @@ class Driver:
         self, function: int, grid: tuple[int, int, int], threads: int, shared: int, stream: int, arguments: int
     ) -> None:
         """Launches on the current context; `arguments` is the address of an array of pointers to the arguments."""
-        self.prepared(function, grid, threads, shared, arguments)(stream)
+        self.prepared(function, grid, threads, shared, arguments, early=False)(stream)
 
     def prepared(
-        self, function: int, grid: tuple[int, int, int], threads: int, shared: int, arguments: int
+        self, function: int, grid: tuple[int, int, int], threads: int, shared: int, arguments: int, *, early: bool
     ) -> Callable[[int], None]:
-        """`launch` of a stream, the rest converted to C's types once."""
+        """`launch` of a stream, the rest converted to C's types once.
+
+        With `early` a grid may begin before what is ahead of it in the stream is done and seen: its code must wait for
+        that (`csrc/coda/launch.h`).
+        """
         launch, check = self._launch, self.check
-        given = function, *grid, threads, 1, 1, shared
-        head = tuple(kind(x) for kind, x in zip(self._launch.argtypes, given, strict=False))
-        block = ctypes.c_void_p(arguments)
+        flag = _Attribute(PROGRAMMATIC_STREAM_SERIALIZATION, 0, (ctypes.c_uint * 16)(1))
+        attributes, count = (ctypes.pointer(flag), 1) if early else (None, 0)
+        entry, block = ctypes.c_void_p(function), ctypes.c_void_p(arguments)
+
+        def on(stream: int) -> tuple[int, _LaunchConfig]:
+            size = (ctypes.c_uint * 3)(threads, 1, 1)
+            return stream, _LaunchConfig((ctypes.c_uint * 3)(*grid), size, shared, stream, attributes, count)
+
+        last = on(0)
 
         def run(stream: int) -> None:
-            status = launch(*head, stream, block, None)
+            nonlocal last
+            # Another thread may launch on another stream meanwhile: a configuration is replaced, never changed.
+            at, config = last
+            if at != stream:
+                last = at, config = on(stream)
+            status = launch(config, entry, block, None)
             if status:
                 check(status, "launching the kernel")
 

@@ -25,6 +25,7 @@ from coda_lang.backend_cutlass.config import (
     BUDGET,
     MOST_ACCUMULATORS,
     SUBTILES,
+    WIDTHS,
     Config,
     Footprint,
     cost,
@@ -102,7 +103,7 @@ def emit(
 def footprint(
     kernel: Kernel, dtypes: Mapping[str, DType], direct: frozenset[str] = frozenset(), tap: bool = False
 ) -> Footprint:
-    """What the kernel's epilogue needs of shared memory, whatever the configuration."""
+    """What the kernel needs of shared memory and of its tiles' width, whatever the configuration."""
     return _Emitter(kernel, dtypes, direct, tap).need
 
 
@@ -197,7 +198,8 @@ class _Emitter:
         return max(candidates, key=lambda s: s[0])[1] if candidates else None
 
     def _footprint(self) -> Footprint:
-        loads = stores = reduces = 0.0
+        loads = stores = 0.0
+        arrays: list[float] = []
         for _, param in self._loads():
             form, dtype = form_of(self.grid, param.dims), self._dtype(param)
             if self._uses_tma(param.name, dtype, form):
@@ -206,7 +208,7 @@ class _Emitter:
             value, dtype = self.kernel.values[store.value], self._dtype(target)
             if value.op in _STATES:
                 if target.dims[0].tiled:
-                    reduces += self.forms[value.args[0]].width / 2 * _STATE_BYTES.get(value.op, 4)
+                    arrays.append(self.forms[value.args[0]].width / 2 * _STATE_BYTES.get(value.op, 4))
                 continue
             form = form_of(self.grid, target.dims)
             if store.accumulate and self._uses_tma(key, dtype, form):
@@ -215,7 +217,9 @@ class _Emitter:
                 stores += form.width / 2 * dtype.bits / 8
         if self.tap:
             stores += 4
-        return Footprint(loads, stores, reduces)
+        product = self.kernel.product
+        columns = min(WIDTHS) if product is None or product.b_transposed else 64
+        return Footprint(loads, stores, sum(arrays), columns, tuple(arrays))
 
     def _loads(self) -> list[tuple[int, Param]]:
         found = []
@@ -448,6 +452,9 @@ class _Emitter:
             box = (64, 64 // shares) if major else (64, tile // shares)
             side = "operand_a" if name == product.a and "operand_a" not in self.block.known else "operand_b"
             self.block.add(side, "TensorMap", TensorMap(name, box, 128, run))
+        if not product.a_transposed and config.cluster_n == 1:  # kEnds of the mainloop
+            end = TensorMap(product.a, (64, config.tile_m), 128, end=True)
+            self.block.add("operand_a_end", "TensorMap", end)
         self.block.add("extent_k", "int32_t", Extent(product.contracted))
 
     def _tap_node(self, accumulator: int) -> Node:
@@ -530,6 +537,7 @@ class _Emitter:
             direct=self.direct,
             cut=self.cut,
             segments=self._segments(),
+            early=True,
         )
 
     def _segments(self) -> tuple[tuple[Dim, int, int], ...]:

@@ -78,6 +78,7 @@ class _ReduceEmitter:
         )
         text.add(f"  __shared__ float shared[{THREADS}];")
         text.add("  const int thread = threadIdx.x;")
+        text.add("  coda::after_earlier_grids();")
         text.extend(body, "  ")
         text.add("}")
         blocks = tuple((d, per_block if i == len(largest) - 1 else 1) for i, d in enumerate(largest))
@@ -94,6 +95,7 @@ class _ReduceEmitter:
             tile=None,
             lines={i + 1: place for i, place in enumerate(text.places) if place is not None},
             nests=tuple(self.nests),
+            early=True,
         )
 
     # -- phases ------------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ A plan that is kept runs again for a few microseconds of host time.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -25,6 +26,7 @@ from coda_lang.backend_cutlass.staging import Copy, Needs, stage
 from coda_lang.errors import ArgumentError, BackendError
 from coda_lang.ir.types import Dim
 
+_SWITCH = "CODA_EARLY"  # 0: no kernel is started before what is ahead of it in its stream is done
 _DEFAULT_SHARED = 48 * 1024  # what a function may use without asking
 _TEMPLATES = 256  # blocks kept for each kernel, one for each set of shapes, strides and scalars
 
@@ -74,7 +76,12 @@ class Plan:
         """A block for this plan alone, and the launch that it is handed to."""
         self._block, emitted = block.copy(), self._emitted
         self._run = self._cuda.prepared(
-            self._loaded.function, self._grid, emitted.threads, emitted.shared_bytes, self._block.arguments
+            self._loaded.function,
+            self._grid,
+            emitted.threads,
+            emitted.shared_bytes,
+            self._block.arguments,
+            early=emitted.early and os.environ.get(_SWITCH) != "0",
         )
 
     def _write(self) -> None:

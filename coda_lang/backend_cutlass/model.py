@@ -25,8 +25,9 @@ the rows made no difference to a single one, pairs along the columns and larger 
 The constants are a robust least-squares fit of logarithms, mostly within each call, to 1173 times of 72 calls: what
 tuning tried in benchmarks/results/2026-11-30-h200-tried.json, up to 8192 rows, calls of few rows in
 2026-11-29-h200-few-rows.json, and a layer's products in 2026-11-30-h200-layer-race.json, which alone were timed with K
-walked in serpentines. tests/tuning/test_model.py says how well the model orders them. `serpentine` makes no
-difference to it, and `rolled` no other. Below 1024 rows the times are too long by up to a fifth.
+walked in serpentines; tiles of 32 and 96 columns and more than 8 stages were not among them. tests/tuning/test_model.py
+says how well the model orders what was measured. `serpentine` makes no difference to it, and `rolled` no other. Below
+1024 rows the times are too long by up to a fifth.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """The space of schedules: one enumeration, and for each part of it that is left out, why.
 
-    tile        64, 128, 192 or 256 rows by 64, 128, 192 or 256 columns
+    tile        64, 128, 192 or 256 rows by 32, 64, 96, 128, 192 or 256 columns
     schedule    cooperative, pingpong
     cluster     2x1, 1x2, 1x1, 2x2, 4x1, 1x4 blocks: they share what they load
     epilogue    64 or 32 columns at a time, looped over (`rolled`) or straight-line
     buffers     2 or 1 for tiles that are stored, 2 or 1 for tiles that are loaded
-    stages      as many as fit, 8 at most: with fewer, loads only come later
+    stages      as many as fit, 12 at most: with fewer, loads only come later
     walk        `swizzle` 8, 4, 2, 1 or 16 rows of clusters at a time, or columns (`raster` m); K in serpentines always
 
 What does not differ from an earlier member in the kernel that it makes is left out as well.
@@ -23,7 +23,7 @@ from coda_lang.backend_cutlass.model import H200, Machine, predict
 from coda_lang.backend_cutlass.problem import Problem
 
 ROWS = (128, 64, 256, 192)
-COLUMNS = (256, 128, 192, 64)
+COLUMNS = (256, 128, 192, 64, 96, 32)
 SCHEDULES: tuple[Literal["cooperative", "pingpong"], ...] = ("cooperative", "pingpong")
 CLUSTERS = ((2, 1), (1, 2), (1, 1), (2, 2), (4, 1), (1, 4))
 PARTS = ((64, 0), (32, 0), (64, 1), (32, 1))  # epilogue_n, rolled
@@ -93,8 +93,9 @@ def _tile_reason(config: Config, problem: Problem) -> tuple[str, str] | None:
         return _kind(reason), reason
     if config.tile_n % problem.segment:
         return "segments", f"a tile of {config.tile_n} columns would cut segments of {problem.segment}"
-    for extent, length, what in ((config.tile_m, problem.rows, "rows"), (config.tile_n, problem.cols, "columns")):
-        if extent >= 2 * max(64, length):
+    sides = (config.tile_m, problem.rows, min(ROWS), "rows"), (config.tile_n, problem.cols, min(COLUMNS), "columns")
+    for extent, length, least, what in sides:
+        if extent >= 2 * max(least, length):
             return "edge", f"{extent} {what} of which at least half lie past the {length} that there are"
     return None
 
@@ -143,11 +144,9 @@ def walk(raster: str, swizzle: int, rows: int, cols: int) -> str:
     band = min(swizzle, across)
     if 1 in (rows, cols):
         return "the only one"
-    if band == 1:
-        return "row by row" if raster == "n" else "column by column"
     if band == across:
         return "column by column" if raster == "n" else "row by row"
-    return f"{band} {'rows' if raster == 'n' else 'columns'} at a time"
+    return f"{band} {'rows' if raster == 'n' else 'columns'} at a time, to and fro"
 
 
 def _kind(reason: str) -> str:

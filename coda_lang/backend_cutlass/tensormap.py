@@ -66,8 +66,10 @@ def encoding(view: ArrayView, source: TensorMap) -> Encoding:
     rows, columns = view.shape
     item = ITEM_BYTES[view.dtype]
     inner, outer = source.box
+    if source.end:
+        outer = -(-(rows % outer or outer) // 8) * 8
     if not (0 < inner <= _MAX_BOX and 0 < outer <= _MAX_BOX) or inner * item % TMA_ALIGNMENT:
-        raise ValueError(f"{source.tensor}: a box of {source.box} elements of {item} bytes")
+        raise ValueError(f"{source.tensor}: a box of {inner}x{outer} elements of {item} bytes")
     if source.swizzle and inner * item > source.swizzle:
         raise ValueError(f"{source.tensor}: {inner * item} bytes in a row of a box with swizzle {source.swizzle}")
     # The distance of the rows of a single row may be anything, so it is not the array's that is passed on.

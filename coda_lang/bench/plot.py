@@ -46,7 +46,7 @@ def bars(path: Path, rows: Sequence[Row], about: Mapping[str, Any]) -> None:
             groups.setdefault(row.group or _shape(row), []).append(row)
     if not groups:
         raise ValueError("no row has a time of cuBLAS to compare with")
-    height = 1.2 + 0.42 * max(len(g) for g in groups.values())
+    height = 1.9 + 0.42 * max(len(g) for g in groups.values())
     figure, axes = plt.subplots(1, len(groups), figsize=(5.5 * len(groups), height), squeeze=False)
     for ax, (title, members) in zip(axes[0], groups.items(), strict=True):
         shown = [s for s in SERIES if any(r.ratio(s[0]) is not None for r in members)]
@@ -70,9 +70,9 @@ def bars(path: Path, rows: Sequence[Row], about: Mapping[str, Any]) -> None:
         ax.set_xlabel("time / cuBLAS's plain product", fontsize=8)
     handles, labels = axes[0][0].get_legend_handles_labels()
     unique = dict(zip(labels, handles, strict=True))
-    figure.legend(unique.values(), unique.keys(), fontsize=8, loc="upper left", ncols=len(unique))
     figure.suptitle(f"{about.get('gpu')}, {about.get('date')}", fontsize=10)
-    figure.tight_layout()
+    figure.tight_layout(rect=(0, 0.35 / height, 1, 1))  # the legend has a third of an inch below
+    figure.legend(unique.values(), unique.keys(), fontsize=8, loc="lower center", ncols=len(unique))
     figure.savefig(path)
     plt.close(figure)
 

@@ -11,7 +11,7 @@ from coda_lang.ir.types import DType
 from coda_lang.version import VERSION
 
 FORMAT = "tuned 2"
-_LEAST = 64  # rows, columns or depth: below, tiles are as small as they get
+_LEAST = 32  # rows, columns or depth: below, tiles are as small as they get
 _STEPS = 8  # buckets from a power of two to the next
 
 Shape = tuple[int, int, int]  # rows, columns and the contracted extent of the product
@@ -20,8 +20,8 @@ Shape = tuple[int, int, int]  # rows, columns and the contracted extent of the p
 def bucket(shape: Shape) -> Shape:
     """The largest shape of the bucket that a shape lies in.
 
-    Each extent is rounded up to one of the eight equal steps from a power of two to the next, and to 64 at least. So
-    extents up to 64 share a bucket, 4096 has one with 3841 to 4095, and two shapes of a bucket differ by an eighth at
+    Each extent is rounded up to one of the eight equal steps from a power of two to the next, and to 32 at least. So
+    extents up to 32 share a bucket, 4096 has one with 3841 to 4095, and two shapes of a bucket differ by an eighth at
     most.
     """
     rows, cols, contracted = (_rounded(x) for x in shape)

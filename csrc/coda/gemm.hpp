@@ -34,6 +34,8 @@ CUTLASS_DEVICE void run(int m, int n, int k, TensorMap const* maps, typename Ker
   params.problem_shape = cute::make_shape(m, n, k, 1);
   params.mainloop.a = maps;
   params.mainloop.b = maps + 1;
+  params.mainloop.a_end = maps + 2;
+  params.mainloop.rows = m;
   params.mainloop.maps = maps;
   params.epilogue = epilogue;
   params.scheduler = {m, n};

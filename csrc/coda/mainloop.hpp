@@ -34,6 +34,7 @@ struct Mainloop {
   static constexpr int kWarpgroups = Config::kWarpgroups;  // that share a tile
   static constexpr int kAtoms = kTileM / 64 / kWarpgroups;  // of 64 rows, for each of them
   static constexpr bool kMajorA = Config::kMajorA, kMajorB = Config::kMajorB;  // MN-major
+  static constexpr bool kEnds = !kMajorA && kClusterN == 1;  // a tile of a is loaded whole, row by row
 
   using TileShape = cute::Shape<cute::Int<kTileM>, cute::Int<kTileN>, cute::Int<kTileK>>;
   using ClusterShape = cute::Shape<cute::Int<kClusterM>, cute::Int<kClusterN>, cute::_1>;
@@ -59,6 +60,8 @@ struct Mainloop {
   struct Params {
     TensorMap const* a;
     TensorMap const* b;
+    TensorMap const* a_end;  // of the rows of a that no whole tile has, if kEnds
+    int rows;                // of a
     TensorMap const* maps;  // all of the kernel's, for prefetching
     uint32_t tma_transaction_bytes = (kTileM + kTileN) * 128;
   };
@@ -111,6 +114,15 @@ struct Mainloop {
     for (int i = 0; i < kClusterN; ++i) mask_a |= uint16_t(1) << (x + i * kClusterM);
     CUTLASS_PRAGMA_UNROLL
     for (int i = 0; i < kClusterM; ++i) mask_b |= uint16_t(1) << (i + y * kClusterM);
+    // TMA takes longer over a row past the end than over one that it brings. So the last tile's box has only the rows that
+    // there are; the others keep what they held, and come to nothing. The barrier counts them as brought.
+    TensorMap const* map_a = p.a;
+    int rows = kTileM;
+    if (kEnds && p.rows - m < kTileM) {
+      map_a = p.a_end;
+      rows = p.rows > m ? (p.rows - m + 7) / 8 * 8 : 0;
+    }
+    const uint32_t absent = (kTileM - rows) * 128;
     // The last tile's end is what L2 still holds, of a row or column of tiles that this one shares. `write` has counted all steps.
     const bool backwards = Config::kSerpentine && k_tiles > 0 && (write.count() / uint32_t(k_tiles) & 1);
     const int step = backwards ? -kTileK : kTileK;
@@ -119,7 +131,8 @@ struct Mainloop {
       pipeline.producer_acquire(write);
       uint64_t* barrier = reinterpret_cast<uint64_t*>(pipeline.producer_get_barrier(write));
       const int stage = write.index();
-      load_share<kMajorA, kTileM, kClusterN, 1>(p.a, barrier, mask_a, smem.a[stage], m, k, y);
+      if (absent) cutlass::arch::ClusterTransactionBarrier::complete_transaction(barrier, rank, absent);
+      if (rows) load_share<kMajorA, kTileM, kClusterN, 1>(map_a, barrier, mask_a, smem.a[stage], m, k, y);
       load_share<kMajorB, kTileN, kClusterM, Config::kRun>(p.b, barrier, mask_b, smem.b[stage], n, k, x);
     }
   }

@@ -5,12 +5,14 @@
 #include "cute/tensor.hpp"
 #include "cutlass/pipeline/pipeline.hpp"
 #include "coda/epilogue.hpp"
+#include "coda/launch.h"
 
 namespace coda {
 
 template <class Config, class Tree>
 CUTLASS_DEVICE void run_map(int m, int n, typename Tree::Params const& params) {
   extern __shared__ __align__(1024) char smem[];
+  after_earlier_grids();
   const int columns = (n + Config::kTileN - 1) / Config::kTileN;
   const int row = int(blockIdx.x) / columns, col = int(blockIdx.x) % columns, thread = threadIdx.x;
   const Tile tile{row * Config::kTileM, col * Config::kTileN, m, n, row, col, thread / 32, thread % 32, thread};

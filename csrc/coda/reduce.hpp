@@ -1,6 +1,7 @@
 #pragma once
 // Reduces: what generated loops need beside arithmetic.
 #include "coda/prelude.h"
+#include "coda/launch.h"
 #include "coda/math.h"
 
 namespace coda {

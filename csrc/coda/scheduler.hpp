@@ -2,10 +2,12 @@
 // A persistent tile scheduler for CUTLASS's kernel layer.
 //
 // Clusters of tiles are walked in bands: `swizzle` cluster rows (or columns) at a time, so that the tiles in flight
-// share operands in L2. Unlike CUTLASS's own, it does not pad the grid to a multiple of the swizzle: the last band is
-// narrower. Only a cluster may reach past the edge, by less than its own size.
+// share operands in L2, and to and fro, so that a band begins with what L2 holds of the last one's end. Unlike
+// CUTLASS's own, it does not pad the grid to a multiple of the swizzle: the last band is narrower. Only a cluster may
+// reach past the edge, by less than its own size.
 #include "cutlass/cutlass.h"
 #include "cutlass/pipeline/pipeline.hpp"
+#include "coda/launch.h"
 
 namespace coda {
 
@@ -60,11 +62,16 @@ struct Scheduler<Scheduling<kTileM, kTileN, kClusterM, kClusterN, kSwizzle, kAlo
     const uint32_t minor = kAlongM ? cols : rows, major = kAlongM ? rows : cols;
     const uint32_t band = next / (kSwizzle * major), first = band * kSwizzle, at = next - first * major;
     const uint32_t width = minor - first < kSwizzle ? minor - first : uint32_t(kSwizzle);
-    const uint32_t along = width == kSwizzle ? at / kSwizzle : at / width, across = first + at - along * width;
+    const uint32_t step = width == kSwizzle ? at / kSwizzle : at / width, across = first + at - step * width;
+    const uint32_t along = band & 1 ? major - 1 - step : step;
     const uint32_t row = kAlongM ? along : across, col = kAlongM ? across : along;
     return {int32_t(row * kClusterM + blockIdx.x % kClusterM), int32_t(col * kClusterN + blockIdx.y), 0, true};
   }
-  template <class Cluster> CUTLASS_DEVICE WorkTileInfo initial_work_tile_info(Cluster) { return get_current_work(); }
+  // Asked for by all threads, before any of them touches memory.
+  template <class Cluster> CUTLASS_DEVICE WorkTileInfo initial_work_tile_info(Cluster) {
+    after_earlier_grids();
+    return get_current_work();
+  }
   CUTLASS_DEVICE void advance_to_next_work(uint32_t count = 1) { next += step * count; }
   CUTLASS_DEVICE auto fetch_next_work(WorkTileInfo) {
     advance_to_next_work();

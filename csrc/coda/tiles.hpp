@@ -257,11 +257,12 @@ struct TileStoreCallbacks : Callbacks {
     }
   }
   CUTLASS_DEVICE void tma_store(int epi_m, int epi_n, int stage, bool issue) {
-    if (!issue) return;
+    const int row = tile.m0 + epi_m * 64 + tile.warp * 16;
+    if (!issue || row >= tile.m) return;
     CUTLASS_PRAGMA_UNROLL
     for (int box = 0; box < S::kBoxes; ++box) {
       coda::tma_store(params.map, shared + stage * (16 * S::kRowBytes) + box * (16 * S::kBoxBytes),
-                      (tile.n0 + epi_n * Config::kSub) / 2 * W + box * S::kBoxColumns, tile.m0 + epi_m * 64 + tile.warp * 16);
+                      (tile.n0 + epi_n * Config::kSub) / 2 * W + box * S::kBoxColumns, row);
     }
   }
 };

@@ -47,6 +47,7 @@ class Launch:
     stream: int
     context: int
     block: bytes
+    early: bool
 
 
 @dataclass
@@ -145,11 +146,14 @@ class FakeCuda:
     def _cuTensorMapReplaceAddress(self, out: Any, address: Any) -> None:
         ctypes.memmove(out.value, np.uint64(address.value).tobytes(), 8)
 
-    def _cuLaunchKernel(self, *arguments: Any) -> None:
-        function, *rest = (getattr(x, "value", x) for x in arguments)  # as C would see them
-        grid, (threads, _, _, shared, stream, pointers, _) = tuple(rest[:3]), rest[3:]
-        block = ctypes.string_at(ctypes.c_void_p.from_address(pointers).value or 0, self.block_bytes)
-        self.launches.append(Launch(function, grid, threads, shared, stream, self.contexts[-1], block))
+    def _cuLaunchKernelEx(self, config: Any, function: Any, pointers: Any, extra: None) -> None:
+        flags = {a.id: a.value[0] for a in config.attributes[: config.count]}
+        block = ctypes.string_at(ctypes.c_void_p.from_address(pointers.value).value or 0, self.block_bytes)
+        early = bool(flags.get(6))
+        self.launches.append(
+            Launch(function.value, tuple(config.grid), config.block[0], config.shared, config.stream or 0,
+                   self.contexts[-1], block, early)
+        )  # fmt: skip
 
 
 class FakeLibrary:

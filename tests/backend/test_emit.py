@@ -193,6 +193,18 @@ def test_operands_come_in_boxes_of_their_memory_order(
     assert [f.name for f in e.fields[:2]] == ["operand_a", "operand_b"]
 
 
+@pytest.mark.parametrize("config", ["128x128,cluster=2x1,pingpong,stages=3", "128x128,cluster=1x2,pingpong,stages=3"])
+@pytest.mark.parametrize("name", ["linear", "linear_dx", "linear_dw"])
+def test_the_descriptor_of_a_s_last_rows_is_the_third(name: str, config: str) -> None:
+    """Where `kEnds` of csrc/coda/mainloop.hpp says that there is one, the kernel takes what follows the operands'."""
+    kernel = KERNELS[name]
+    assert kernel.product is not None
+    fields = emitted(kernel, Config.parse(config)).fields
+    assert [f.offset for f in fields if f.name == "operand_a"] == [0]
+    found = [f.offset for f in fields if f.name == "operand_a_end"]
+    assert found == ([] if kernel.product.a_transposed or "1x2" in config else [2 * ctype_bytes("TensorMap")])
+
+
 def test_the_names_of_the_operands_do_not_decide_their_order() -> None:
     kernel = loads("kernel f<M, N, K>(b: bf16[N, K], a: bf16[M, K]) -> (d: bf16[M, N]) { d <- a @ b.T }")
     e = emitted(kernel)

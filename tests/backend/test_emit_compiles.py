@@ -10,6 +10,7 @@ import coda_lang as coda
 from coda_lang.backend_cutlass.build import Cubin, compile_kernel
 from coda_lang.backend_cutlass.cache import Cache
 from coda_lang.backend_cutlass.config import Config
+from coda_lang.backend_cutlass.elf import instructions
 from coda_lang.backend_cutlass.emit import emit
 from coda_lang.backend_cutlass.program import GpuProgram
 from coda_lang.backend_cutlass.report import A_FEW, Report
@@ -106,6 +107,55 @@ def test_what_has_no_product_compiles_too(file: str, name: str, tmp_path: Path) 
     report = build(program(file, name), tmp_path).report
     assert report.tensor_core_instructions == 0
     assert report.spill_store_bytes == 0
+
+
+HALVES = """
+kernel halves<M, N, K>(a: bf16[M, K], b: bf16[N, K], c: bf16[M, N]) -> (
+    d: bf16[M, N], l: bf16[M, N/2], s: f32[tiles(M), N], t: f32[tiles(M), N/2], u: f32[tiles(M), N/2]
+) {
+    d = a @ b.T + c
+    left, right = pairs(d)
+    d <- d
+    l <- left
+    s <- tile_sum(d, over=M)
+    t <- tile_sum(left, over=M)
+    u <- tile_absmax(right, over=M)
+}
+"""
+
+
+@pytest.mark.parametrize("tile", ["64x32", "64x64", "64x96", "64x192"])
+def test_sums_that_fill_no_line_leave_the_next_aligned(tile: str, tmp_path: Path) -> None:
+    """What a kernel asks of shared memory is asserted where it is compiled."""
+    kernel = coda.loads(HALVES)["halves"].ir
+    schedule = f"{tile},cluster=1x1,pingpong,stages=2,epilogue=32,stores=1,loads=1"
+    assert build(kernel, tmp_path, schedule).report.tensor_core_instructions
+
+
+# Instructions by the low 12 bits of their code. PTX's griddepcontrol.wait, and what moves data from and to memory: LD,
+# LDG, ST, STG, UTMALDG, UTMASTG, and the atomics ATOM, ATOMG, RED.
+ACQBULK, MEMORY = 0x82E, {0x980, 0x981, 0x985, 0x986, 0x5B4, 0x3B5, 0x98A, 0x9A8, 0x98E}
+
+
+@pytest.mark.parametrize(
+    ("file", "name", "config"),
+    [
+        ("residual_rms", None, "128x256,cluster=2x1,cooperative,stages=3,stores=1"),
+        ("cross_entropy", None, "128x128,cluster=1x1,pingpong,stages=6"),
+        ("rope", "rope_position", None),
+        ("qk_norm", "qk_norm_rope_map", None),
+        ("reduces", "rstd_from_squares", None),
+    ],
+)
+def test_no_memory_is_touched_before_earlier_grids_have_ended(
+    file: str, name: str | None, config: str | None, tmp_path: Path
+) -> None:
+    """Such kernels are started before that (`Emitted.early`)."""
+    cubin = build(program(file, name), tmp_path, config)
+    codes = list(instructions(cubin.data, cubin.entry))
+    touches = [i for i, code in enumerate(codes) if code in MEMORY]
+    assert touches
+    assert codes.index(ACQBULK) < touches[0]
 
 
 def test_tensors_beyond_tma_and_the_tap(tmp_path: Path) -> None:

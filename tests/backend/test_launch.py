@@ -140,6 +140,19 @@ def test_the_current_stream_of_each_run(gemm: Launchable, cuda: Any, on_gpu: Any
     assert [x.stream for x in cuda.launches] == [0, 4321]
 
 
+@pytest.mark.parametrize("early", [False, True])
+def test_a_kernel_starts_early_only_if_it_waits_by_itself(
+    emit: Any, fake_cubin: Any, machine: Any, cuda: Any, on_gpu: Any, early: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unit = emit([("m", "int32_t", Extent(M)), ("a", "void*", Pointer("a"))], early=early, blocks=((M, 128),))
+    cuda.block_bytes = unit.params_bytes
+    kernel = Launchable(fake_cubin, unit, *machine)
+    kernel({"a": on_gpu((8,))}, {}, lengths(M=128))
+    monkeypatch.setenv("CODA_EARLY", "0")
+    kernel({"a": on_gpu((8,))}, {}, lengths(M=128))
+    assert [done.early for done in cuda.launches] == [early, False]
+
+
 @pytest.mark.parametrize(("m", "n"), [(0, 512), (300, 0), (0, 0)])
 def test_an_empty_output_launches_nothing(gemm: Launchable, cuda: Any, on_gpu: Any, m: int, n: int) -> None:
     gemm(arguments(on_gpu, m, n), SCALARS, lengths(M=m, N=n))
@@ -351,7 +364,7 @@ def test_the_first_call_inside_a_capture(gemm: Launchable, cuda: Any, on_gpu: An
 
 
 def test_a_launch_that_fails_leaves_the_context_alone(gemm: Launchable, cuda: Any, on_gpu: Any) -> None:
-    cuda.fails["cuLaunchKernel"] = 2
+    cuda.fails["cuLaunchKernelEx"] = 2
     with pytest.raises(BackendError, match="launching"):
         gemm(arguments(on_gpu), SCALARS, lengths(M=300, N=512))
     assert cuda.contexts == [77]

@@ -33,7 +33,8 @@ def many(kind: str, inputs: int, updated: int, outputs: int, dtype: str = "f32")
 
 
 def by_tma(e: Emitted) -> list[str]:
-    return [f.source.tensor for f in e.fields if isinstance(f.source, TensorMap)][2:]
+    maps = [f for f in e.fields if isinstance(f.source, TensorMap) and not f.name.startswith("operand_")]
+    return [f.source.tensor for f in maps if isinstance(f.source, TensorMap)]
 
 
 COUNTS = [(9, 0, 1), (0, 6, 0), (0, 6, 1), (30, 0, 3), (5, 5, 5), (0, 20, 20), (8, 0, 40), (40, 40, 40)]

@@ -186,7 +186,7 @@ def test_given_outputs_are_written(k: Program, cuda: Any, made: list[Any], check
 def test_given_outputs_of_another_form_are_checked(k: Program, cuda: Any, made: list[Any], checked: list[int]) -> None:
     k(**given(), out={"y": Array((256, 128), "bf16")})
     k(**given(), out={"y": Array((256, 128), "bf16", offset=2)})
-    k(**given(), out={"s": Array((256, 2), "f32")})
+    k(**given(), out={"s": Array((256, 4), "f32")})
     assert len(checked) == 3
     for wrong in (Array((256, 128), "f16"), Array((256, 129), "bf16"), np.zeros((256, 128), np.float32), None):
         with pytest.raises((ArgumentError, TypeError)):
@@ -221,8 +221,8 @@ def test_memory_that_is_shared_is_seen_each_time(cuda: Any, made: list[Any], mon
 
 
 def test_two_outputs_in_one_place_stay_wrong(k: Program, cuda: Any, made: list[Any]) -> None:
-    k(**given(), out={"y": Array((256, 128), "bf16"), "s": Array((256, 2), "f32")})
-    y, s = Array((256, 128), "bf16"), Array((256, 2), "f32")
+    k(**given(), out={"y": Array((256, 128), "bf16"), "s": Array((256, 4), "f32")})
+    y, s = Array((256, 128), "bf16"), Array((256, 4), "f32")
     s.data.ptr = y.data.ptr
     for _ in range(2):
         with pytest.raises(ArgumentError, match="share memory"):

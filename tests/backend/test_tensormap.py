@@ -56,6 +56,17 @@ def test_rows_in_the_order_that_gives_a_thread_neighbouring_columns(run: int) ->
     assert sorted(whole) == list(range(5 * group))
 
 
+@pytest.mark.parametrize("tile", [64, 128, 192, 256])
+@pytest.mark.parametrize("rows", [1, 8, 9, 63, 64, 65, 192, 250, 256, 300, 513])
+def test_the_box_of_the_last_rows_has_no_more_than_8_at_a_time_need(tile: int, rows: int) -> None:
+    e = encoding(lying((rows, 64), (64, 1)), TensorMap("a", (64, tile), 128, end=True))
+    last = rows - (rows - 1) // tile * tile
+    assert last <= e.box[1] < last + 8
+    assert e.box[1] % 8 == 0
+    assert e.box[1] <= tile
+    assert e.dims == (64, rows)
+
+
 @pytest.mark.parametrize(("rows", "box"), [(96, 64), (128, 32)])
 def test_rows_in_another_order_come_in_whole_groups(rows: int, box: int) -> None:
     with pytest.raises(ValueError, match="no multiples of 64"):

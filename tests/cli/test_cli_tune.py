@@ -202,7 +202,7 @@ def test_bench(capsys: Out, tmp_path: Path) -> None:
     title, ours, cublas, *absent = rows_of(out)
     assert title == ["who", "time", "/ cuBLAS", "/ coda_lang", "TFLOP/s"]
     assert ours[0] == "coda_lang"
-    assert ours[-1].startswith("64x64,cluster=1x1,pingpong")
+    assert ours[-1].startswith("64x32,cluster=1x1,pingpong")
     assert cublas[:3] == ["cuBLAS, the product alone", "100 µs", "1.000"]
     assert [a[0] for a in absent] == ["torch.compile", "QuACK", "Liger"]
     assert absent[0][-1] == "torch sees no GPU here"

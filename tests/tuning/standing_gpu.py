@@ -192,10 +192,9 @@ class FakeGpu:
     def _cuEventElapsedTime(self, out: Any, start: Any, end: Any) -> None:
         out._obj.value = self.events[end.value] - self.events[start.value]
 
-    def _cuLaunchKernel(self, *arguments: Any) -> None:
-        function, *rest = (getattr(x, "value", x) for x in arguments)  # as C would see them
-        emitted, config = self.functions[function - 1]
-        block = ctypes.c_void_p.from_address(rest[8]).value or 0
+    def _cuLaunchKernelEx(self, launch: Any, function: Any, pointers: Any, extra: None) -> None:
+        emitted, config = self.functions[function.value - 1]
+        block = ctypes.c_void_p.from_address(pointers.value).value or 0
         if emitted.entry == "coda_spin":
             self.clock += ctypes.c_int64.from_address(block).value / 2e6
             return

@@ -22,8 +22,9 @@ from coda_lang.measure.described import described_call
 
 PROGRAMS = Path(__file__).parents[2] / "programs"
 GOLDEN = Path(__file__).parent / "defaults.txt"
-SHAPES = ((1, 4096), (64, 128), (65, 4096), (512, 2048), (1024, 4096), (2048, 8192), (4096, 4096), (4096, 12288),
-          (8192, 8192), (16384, 22016), (4096, 131072), (131072, 64))  # fmt: skip
+SHAPES = ((1, 4096), (64, 128), (65, 4096), (300, 4096), (512, 2048), (1024, 4096), (1100, 4096), (2000, 4096),
+          (2048, 8192), (4096, 4096), (4096, 12288), (8192, 8192), (16384, 22016), (4096, 131072),
+          (131072, 64))  # fmt: skip
 DEPTH = 4096  # of the operands
 DEEP = ((8192, 8192, 8192), (16384, 8192, 22016), (16384, 44032, 8192))
 HEADS = (64, 128, 192, 256)  # of a program whose columns are heads, tried in turn: widths that divide the columns

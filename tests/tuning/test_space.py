@@ -7,7 +7,7 @@ from itertools import product
 
 import pytest
 
-from coda_lang.backend_cutlass.config import SHARED_LIMIT, Config, Footprint, rejection, shared_bytes
+from coda_lang.backend_cutlass.config import MOST_STAGES, SHARED_LIMIT, Config, Footprint, rejection, shared_bytes
 from coda_lang.backend_cutlass.default import default
 from coda_lang.backend_cutlass.model import predict
 from coda_lang.backend_cutlass.problem import Problem
@@ -35,7 +35,10 @@ def test_the_space_is_kept_or_left_out_with_a_reason(problem: Problem) -> None:
     for config in configs:
         assert rejection(config, problem.need) is None
         assert shared_bytes(config, problem.need) <= SHARED_LIMIT
-        assert config.stages == 8 or rejection(replace(config, stages=config.stages + 1), problem.need) is not None
+        assert (
+            config.stages == MOST_STAGES
+            or rejection(replace(config, stages=config.stages + 1), problem.need) is not None
+        )
 
 
 @pytest.mark.parametrize("need", NEEDS, ids=str)
@@ -60,8 +63,9 @@ def test_the_default_cuts_no_head(rows: int, segment: int, held: float) -> None:
 @pytest.mark.parametrize("depth", [1024, 4096, 8192])
 @pytest.mark.parametrize("stored", [0.0, 4.0, 8.0])
 @pytest.mark.parametrize("loaded", [0.0, 4.0, 8.0, 12.0])
-def test_nor_where_the_epilogue_takes_much(loaded: float, stored: float, depth: int) -> None:
-    need = Footprint(loaded, stored, 0.0)
+@pytest.mark.parametrize("columns", [32, 64])
+def test_nor_where_the_epilogue_takes_much(loaded: float, stored: float, depth: int, columns: int) -> None:
+    need = Footprint(loaded, stored, 0.0, columns)
     for segment in (64, 96, 128, 192, 256):
         problem = Problem(8192, 64 * segment, depth, need, moved=loaded + stored, held=60.0, segment=segment)
         chosen = default(problem)
@@ -90,7 +94,7 @@ def test_reasons() -> None:
 
 
 def test_kinds() -> None:
-    problem = Problem(300, 100, 64, Footprint(2, 8, 8), segment=64)
+    problem = Problem(300, 100, 64, Footprint(2, 8, 8), segment=32)
     kinds = {m.kind for m in enumerate_space(problem) if isinstance(m, Rejected)}
     assert kinds == {"registers", "shape", "shared memory", "edge", "cluster", "same"}
     (cut,) = [
@@ -110,6 +114,7 @@ def visited(raster: str, swizzle: int, rows: int, cols: int) -> list[tuple[int, 
         band, at = divmod(at, swizzle * major)
         width = min(swizzle, minor - band * swizzle)
         along, across = divmod(at, width)
+        along = major - 1 - along if band % 2 else along
         across += band * swizzle
         order.append((across, along) if raster == "n" else (along, across))
     return order

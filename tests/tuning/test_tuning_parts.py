@@ -49,14 +49,14 @@ TUNED = Tuned(
 
 
 def test_buckets() -> None:
-    assert keys.bucket((1, 64, 65)) == (64, 64, 72)
+    assert keys.bucket((1, 64, 65)) == (32, 64, 72)
     assert keys.bucket((4096, 3841, 3840)) == (4096, 4096, 3840)
     assert keys.bucket((4097, 32768, 131072)) == (4608, 32768, 131072)
     for extent in range(1, 5000):
         top, _, _ = keys.bucket((extent, 1, 1))
         assert top >= extent
         assert keys.bucket((top, 1, 1))[0] == top, "a bucket's own shape is in it"
-        assert extent <= 64 or top < 1.13 * extent
+        assert extent <= 32 or top < 1.13 * extent
 
 
 def form(kernel: Kernel, dtype: object = BF16, passed: str = "a b", outputs: str = "d", direct: str = "") -> str:
