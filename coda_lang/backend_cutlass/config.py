@@ -95,7 +95,7 @@ class Config:
             else:
                 known = "cooperative|pingpong, cluster=2x1, raster=m|n, " + ", ".join(f"{k}=…" for k in _NUMBERS)
                 raise ArgumentError(f"`{part}` is no part of a schedule: write a tile, as in 128x256, and {known}")
-        if names_tile(text) and "epilogue=" not in text and config.tile_n % config.epilogue_n:
+        if names_tile(text) and not _names("epilogue", text) and config.tile_n % config.epilogue_n:
             config = replace(config, epilogue_n=min(SUBTILES))
         return config
 
@@ -119,6 +119,10 @@ def _parts(text: str) -> list[str]:
     return text.replace(" ", "").split(",")
 
 
+def _names(key: str, text: str) -> bool:
+    return any(part.startswith(f"{key}=") for part in _parts(text))
+
+
 def names_tile(text: str) -> bool:
     """Whether a configuration's text says its tile; one that does not changes another's."""
     return any(map(_TILE.fullmatch, _parts(text)))
@@ -129,16 +133,19 @@ class Footprint:
     """What a kernel needs of its schedule beside the accumulators, as the emitter counts it.
 
     Bytes of one row of every tile that is loaded or stored through shared memory, per accumulator column, and bytes
-    of shared memory of reductions along columns, for each warp and accumulator column. A tile's width is
-    a multiple of `columns`: 64 if b's memory runs along them, which come 64 at a time then. `arrays` has the
-    `reduce_bytes` of each reduction.
+    of shared memory of each reduction along columns, for each warp and accumulator column. A tile's width is
+    a multiple of `columns`: 64 if b's memory runs along them, which come 64 at a time then.
     """
 
     load_bytes: float = 0.0
     store_bytes: float = 0.0
-    reduce_bytes: float = 0.0
+    reduces: tuple[float, ...] = ()
     columns: int = 32
-    arrays: tuple[float, ...] = ()
+
+    @property
+    def reduce_bytes(self) -> float:
+        """Of all reductions along columns."""
+        return sum(self.reduces)
 
 
 # What a kernel may need for `epilogue_bytes` to leave three mainloop stages in the thriftiest configuration: bytes per
@@ -158,7 +165,7 @@ def epilogue_bytes(config: Config, need: Footprint) -> int:
     stores = need.store_bytes * config.epilogue_n * rows * config.store_stages
     of_column = config.tile_n * 4 * config.warpgroups
     # What follows each is aligned to 1024 bytes.
-    reduces = sum(-(-a * of_column // 1024) * 1024 for a in need.arrays or (need.reduce_bytes,))
+    reduces = sum(-(-each * of_column // 1024) * 1024 for each in need.reduces)
     return int(loads + stores + reduces)
 
 
@@ -174,7 +181,8 @@ def rejection(config: Config, need: Footprint = Footprint()) -> str | None:
     if config.tile_m % rows or config.tile_m <= 0:
         return f"tile_m = {config.tile_m}: a {config.schedule} tile has a multiple of {rows} rows"
     if config.tile_n not in WIDTHS:
-        return f"tile_n = {config.tile_n}: wgmma tiles here are 32, 64, 96, 128, 192 or 256 columns wide"
+        widths = f"{', '.join(map(str, WIDTHS[:-1]))} or {WIDTHS[-1]}"
+        return f"tile_n = {config.tile_n}: wgmma tiles here are {widths} columns wide"
     if config.tile_n % need.columns:
         return (
             f"tile_n = {config.tile_n}: an operand whose memory runs along the columns comes {need.columns} at a time"
@@ -226,7 +234,7 @@ def asked(config: Config | str, need: Footprint, base: Config | None = None) -> 
         ArgumentError: it is no configuration, or cannot be built for a kernel with this footprint.
     """
     chosen = Config.parse(config, base) if isinstance(config, str) else config
-    unnamed = isinstance(config, str) and "stages=" not in config
+    unnamed = isinstance(config, str) and not _names("stages", config)
     if unnamed:
         chosen = deepest(chosen, need)
     reason = rejection(chosen, need)

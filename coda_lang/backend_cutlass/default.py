@@ -91,14 +91,15 @@ def default(problem: Problem) -> Config:
 
 
 def _chosen(problem: Problem) -> Config:
-    fits = [c for c in _candidates(problem) if rejection(c, problem.need) is None]
+    usual = _usual(problem)
+    fits = [c for c in _candidates(problem, usual) if rejection(c, problem.need) is None]
     if not fits:
         return _thriftiest(problem)
     fed = [c for c in fits if _fed(c)] or [c for c in fits if c.stages == max(f.stages for f in fits)]
     seconds = {c: predict(c, problem).seconds for c in fed}
     first = next(iter(seconds))
     best = min(seconds, key=lambda c: seconds[c])  # the first of equals
-    least = CLEARLY - UNSEEN if _usual(problem) is ROOMY else CLEARLY
+    least = CLEARLY - UNSEEN if usual is ROOMY else CLEARLY
     return best if seconds[best] < least * seconds[first] else first
 
 
@@ -129,12 +130,12 @@ def _usual(problem: Problem) -> Config:
     return ROOMY if least <= problem.moved <= most and keeps and not problem.need.reduce_bytes else USUAL
 
 
-def _candidates(problem: Problem) -> Iterator[Config]:
+def _candidates(problem: Problem, usual: Config) -> Iterator[Config]:
     waves = -(-problem.rows // USUAL.tile_m) * -(-problem.cols // USUAL.tile_n) / H200.multiprocessors
     many = [c.config for c in MANY_TILES if c.suits(problem)]
     few = [c for c in FEW_TILES if c.tile_n < 256]  # which only some epilogues suit where there are many tiles
     more = many if waves > 4 else [*few, *many] if waves > 2 else FEW_TILES
-    tiles = [_usual(problem), *more]
+    tiles = [usual, *more]
     if problem.segment > 1:  # heads that no tile may cut
         uncut = ([c for c in some if c.tile_n % problem.segment == 0] for some in (tiles, [*many, *FEW_TILES]))
         tiles = next(filter(None, uncut), tiles)

@@ -199,7 +199,7 @@ class _Emitter:
 
     def _footprint(self) -> Footprint:
         loads = stores = 0.0
-        arrays: list[float] = []
+        reduces: list[float] = []
         for _, param in self._loads():
             form, dtype = form_of(self.grid, param.dims), self._dtype(param)
             if self._uses_tma(param.name, dtype, form):
@@ -208,7 +208,7 @@ class _Emitter:
             value, dtype = self.kernel.values[store.value], self._dtype(target)
             if value.op in _STATES:
                 if target.dims[0].tiled:
-                    arrays.append(self.forms[value.args[0]].width / 2 * _STATE_BYTES.get(value.op, 4))
+                    reduces.append(self.forms[value.args[0]].width / 2 * _STATE_BYTES.get(value.op, 4))
                 continue
             form = form_of(self.grid, target.dims)
             if store.accumulate and self._uses_tma(key, dtype, form):
@@ -219,7 +219,7 @@ class _Emitter:
             stores += 4
         product = self.kernel.product
         columns = min(WIDTHS) if product is None or product.b_transposed else 64
-        return Footprint(loads, stores, sum(arrays), columns, tuple(arrays))
+        return Footprint(loads, stores, tuple(reduces), columns)
 
     def _loads(self) -> list[tuple[int, Param]]:
         found = []

@@ -140,8 +140,8 @@ def _shared(view: _View) -> str:
 
 def _parts(config: Config, need: Footprint) -> Iterator[tuple[str, int]]:
     stage = shared_bytes(config, need) - shared_bytes(replace(config, stages=config.stages - 1), need)
-    loads = epilogue_bytes(config, replace(need, store_bytes=0, reduce_bytes=0))
-    stores = epilogue_bytes(config, replace(need, load_bytes=0, reduce_bytes=0))
+    loads = epilogue_bytes(config, replace(need, store_bytes=0, reduces=()))
+    stores = epilogue_bytes(config, replace(need, load_bytes=0, reduces=()))
     reduces = epilogue_bytes(config, replace(need, load_bytes=0, store_bytes=0))
     yield f"mainloop {config.stages} × {units.kib(stage)} =", config.stages * stage
     if loads:

@@ -27,6 +27,7 @@ from coda_lang.backend_cutlass.config import (
     SHARED_LIMIT,
     Config,
     Footprint,
+    asked,
     deepest,
     rejection,
 )
@@ -267,6 +268,9 @@ def test_parts_that_are_not_named_have_their_defaults() -> None:
     usual = Config(128, 128, schedule="pingpong", stages=6)
     assert Config.parse("serpentine=0", usual) == replace(usual, serpentine=0)
     assert Config.parse("128x256,serpentine=0", usual) == Config(serpentine=0)
+    assert Config.parse("64x96, pingpong").epilogue_n == 32
+    assert Config.parse("64x96, epilogue = 64").epilogue_n == 64, "as it is said, to be refused"
+    assert asked("128x128, pingpong, stages = 2", Footprint()).stages == 2
     assert Config.parse("128x128x64, pingpong") == replace(Config(), tile_m=128, tile_n=128, schedule="pingpong")
 
 

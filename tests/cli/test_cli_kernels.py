@@ -169,6 +169,7 @@ def test_the_parts_of_shared_memory_add_up(capsys: Out) -> None:
                 whole, rest = facts["shared memory"].split(" of ")
                 parts = [float(part.split()[-2]) for part in rest.split(", ")[1:]]
                 assert sum(parts) == pytest.approx(float(whole.split()[0]), abs=0.3), facts
+                assert min(parts) > 0, facts
 
 
 def test_explain_says_why_tensors_do_not_go_by_tma(capsys: Out) -> None:

@@ -13,7 +13,7 @@ from coda_lang.backend_cutlass.model import predict
 from coda_lang.backend_cutlass.problem import Problem
 from coda_lang.backend_cutlass.space import SIZE, Rejected, enumerate_space, ordered, walk
 
-NEEDS = (Footprint(), Footprint(0, 2, 0), Footprint(2, 4, 0), Footprint(4, 8, 8), Footprint(0, 16, 0))
+NEEDS = (Footprint(), Footprint(0, 2), Footprint(2, 4), Footprint(4, 8, (8.0,)), Footprint(0, 16))
 SHAPES = ((1, 64), (16, 4096), (200, 300), (512, 512), (4096, 4096), (131072, 64))
 
 
@@ -54,10 +54,10 @@ def test_the_default_is_in_the_space_but_for_its_walk(need: Footprint, shape: tu
 @pytest.mark.parametrize("segment", [8, 16, 64, 96, 128, 192, 256])
 @pytest.mark.parametrize("rows", [1, 64, 512, 4096])
 def test_the_default_cuts_no_head(rows: int, segment: int, held: float) -> None:
-    chosen = default(Problem(rows, 64 * segment, 1024, Footprint(0, 2, 0), held=held, segment=segment))
+    chosen = default(Problem(rows, 64 * segment, 1024, Footprint(0, 2), held=held, segment=segment))
     assert chosen.tile_n % segment == 0
     assert not (chosen.accumulators == 192 and held > 70), "more registers would spill than were measured to pay"
-    assert rejection(chosen, Footprint(0, 2, 0)) is None
+    assert rejection(chosen, Footprint(0, 2)) is None
 
 
 @pytest.mark.parametrize("depth", [1024, 4096, 8192])
@@ -65,7 +65,7 @@ def test_the_default_cuts_no_head(rows: int, segment: int, held: float) -> None:
 @pytest.mark.parametrize("loaded", [0.0, 4.0, 8.0, 12.0])
 @pytest.mark.parametrize("columns", [32, 64])
 def test_nor_where_the_epilogue_takes_much(loaded: float, stored: float, depth: int, columns: int) -> None:
-    need = Footprint(loaded, stored, 0.0, columns)
+    need = Footprint(loaded, stored, columns=columns)
     for segment in (64, 96, 128, 192, 256):
         problem = Problem(8192, 64 * segment, depth, need, moved=loaded + stored, held=60.0, segment=segment)
         chosen = default(problem)
@@ -79,7 +79,7 @@ def reasons(problem: Problem) -> dict[str, str]:
 
 
 def test_reasons() -> None:
-    found = reasons(Problem(4096, 4096, 4096, Footprint(4, 8, 8)))
+    found = reasons(Problem(4096, 4096, 4096, Footprint(4, 8, (8.0,))))
     assert found["256x256,cooperative"] == "256 accumulator registers a thread: at most 192 leave room for an epilogue"
     assert found["64x128,cooperative"].startswith("tile_m = 64: a cooperative tile has a multiple of 128 rows")
     assert any("bytes of shared memory, 232448 at most" in r for r in found.values())
@@ -94,7 +94,7 @@ def test_reasons() -> None:
 
 
 def test_kinds() -> None:
-    problem = Problem(300, 100, 64, Footprint(2, 8, 8), segment=32)
+    problem = Problem(300, 100, 64, Footprint(2, 8, (8.0,)), segment=32)
     kinds = {m.kind for m in enumerate_space(problem) if isinstance(m, Rejected)}
     assert kinds == {"registers", "shape", "shared memory", "edge", "cluster", "same"}
     (cut,) = [
@@ -130,7 +130,7 @@ def test_walks_of_one_name_are_one_walk(rows: int, cols: int) -> None:
 
 
 def test_what_the_model_sees() -> None:
-    square = Problem(4096, 4096, 4096, Footprint(0, 2, 0))
+    square = Problem(4096, 4096, 4096, Footprint(0, 2))
     wide, deep = Config(stages=4), Config(128, 128, schedule="pingpong", stages=6)
     assert predict(wide, square).waves == 4  # 512 tiles on 132 multiprocessors
     assert predict(wide, replace(square, rows=4352)).waves == 5  # 544
@@ -143,12 +143,12 @@ def test_what_the_model_sees() -> None:
     assert predict(replace(wide, cluster_m=4), replace(square, rows=33 * 512, cols=256)).waves == 2
     assert predict(replace(wide, cluster_m=4), replace(square, rows=512)).waves == 1
     assert predict(wide, replace(square, rows=0)).seconds == 0
-    thin = Problem(16, 16384, 16384, Footprint(0, 2, 0))
+    thin = Problem(16, 16384, 16384, Footprint(0, 2))
     assert predict(Config(64, 64, 1, 1, "pingpong", 8), thin).seconds >= 2 * 16384 * 16384 / 4.8e12
 
 
 def test_ordered() -> None:
-    problem = Problem(4096, 4096, 4096, Footprint(0, 2, 0))
+    problem = Problem(4096, 4096, 4096, Footprint(0, 2))
     configs, rejected = ordered(problem)
     times = [predict(c, problem).seconds for c in configs]
     assert times == sorted(times)

@@ -229,7 +229,7 @@ def test_a_few_are_all_finalists() -> None:
 
 
 def test_the_first_are_of_different_shapes() -> None:
-    configs, _ = ordered(Problem(4096, 4096, 4096, Footprint(0, 2, 0)))
+    configs, _ = ordered(Problem(4096, 4096, 4096, Footprint(0, 2)))
     first = shortlist.first(configs, 12)
     assert len(first) == len(set(first)) == 12
     assert first[0] == configs[0]
@@ -240,7 +240,7 @@ def test_the_first_are_of_different_shapes() -> None:
 
 
 def test_neighbours_differ_in_one_respect() -> None:
-    configs, _ = ordered(Problem(4096, 4096, 4096, Footprint(2, 4, 0)))
+    configs, _ = ordered(Problem(4096, 4096, 4096, Footprint(2, 4)))
     best = [
         Config.parse("128x128,cluster=2x1,pingpong,stages=5"),
         Config.parse("128x256,cluster=2x1,cooperative,stages=3"),
