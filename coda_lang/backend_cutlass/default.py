@@ -19,7 +19,7 @@ CLEARLY = 0.995  # of the usual schedule's time is what another has to promise
 # time leave long epilogues their registers.
 USUAL = Config(128, 128, schedule="pingpong", epilogue_n=32)
 # 64 columns are whole lines of 128 bytes: 2 to 4 % less time for the residual's forward programs, which move MUCH
-# (benchmarks/results/2026-11-30-h200-race.json), as long as the mainloop keeps its stages.
+# (benchmarks/results/2026-11-30-h200-race.json), as long as the mainloop keeps its stages and a block has more tiles.
 ROOMY = Config(128, 128, schedule="pingpong", swizzle=16, raster="m", store_stages=1)
 UNSEEN = 0.02  # of its time, which the model takes for that of 32 columns
 MUCH = (6, 8)  # bytes for an element, from and to; beyond that registers are short
@@ -127,11 +127,17 @@ def for_kernel(kernel: Kernel, dtypes: Mapping[str, DType], need: Footprint) -> 
 def _usual(problem: Problem) -> Config:
     least, most = MUCH
     keeps = deepest(ROOMY, problem.need).stages >= deepest(USUAL, problem.need).stages
-    return ROOMY if least <= problem.moved <= most and keeps and not problem.need.reduce_bytes else USUAL
+    fits = least <= problem.moved <= most and keeps and not problem.need.reduce_bytes
+    return ROOMY if fits and _waves(problem) > 1 else USUAL
+
+
+def _waves(problem: Problem) -> float:
+    """Of the usual tiles."""
+    return -(-problem.rows // USUAL.tile_m) * -(-problem.cols // USUAL.tile_n) / H200.multiprocessors
 
 
 def _candidates(problem: Problem, usual: Config) -> Iterator[Config]:
-    waves = -(-problem.rows // USUAL.tile_m) * -(-problem.cols // USUAL.tile_n) / H200.multiprocessors
+    waves = _waves(problem)
     many = [c.config for c in MANY_TILES if c.suits(problem)]
     few = [c for c in FEW_TILES if c.tile_n < 256]  # which only some epilogues suit where there are many tiles
     more = many if waves > 4 else [*few, *many] if waves > 2 else FEW_TILES

@@ -2,32 +2,37 @@
 
 A block walks tiles one after the other, so the time is that of the block with most of them:
 
-    time     = waves · (steps · step + epilogue) + fetch + power      but at least bytes / bandwidth
+    time     = waves · (steps · step + epilogue) + edge + fetch + power      but at least bytes / bandwidth
     waves    = ⌈clusters of tiles / clusters at once⌉                 quantisation: the last wave counts in full
     step     = the longest of mma, latency / (stages − 1) and arrival, for 64 along K
     mma      = 2·tile_m·tile_n·64 / (flops / multiprocessors)         at a rate of the tile's own: 0.98 to 1.025 of it
     latency  = 0.77 µs · (1 + 0.37·(size − 1))                        of a cluster of that size: its blocks wait for all
     arrival  = (tile_m / cluster_n + tile_n / cluster_m)·64·bytes / (L2 bandwidth / multiprocessors)
     epilogue = tile_m·tile_n·b·moved / (bandwidth / multiprocessors) + drain
+    edge     = ⌈tiles of the last columns / blocks⌉ · steps · (4.2 ns · rows of b that are not there − step), at least 0
     fetch    = 1.4 · ((rows + columns that the tiles in flight span)·K·bytes·waves − reused) / bandwidth
     power    = 0.037 ps · weight · rows · columns
 
 Clusters of 4 leave some multiprocessors idle: each lies within a GPC. The blocks of a cluster load what they share
-once. An epilogue's instructions cost the same whether another tile's mainloop hides them or not: they take power, and
-the card has no more to give. Its bytes are not hidden as one would think: b = 0.5 in a cooperative schedule, which
-waits for them, and 0.3 in a pingpong one; 1.18 and 0.05 µs go by while the tensor cores drain and fill, and 0.25 µs in
-a cooperative schedule for each part whose loads have one buffer. Straight-line code that the instruction cache does not
-hold costs 4.7 cycles more for each instruction. `fetch` is the reuse in L2: the tiles in flight form a block of
-`swizzle` rows of clusters (of columns, if `raster` is m), and what they span is fetched in each wave, but for what the
-next wave finds of the rows (or columns) that it shares with the last one: their part of 8.4 MB. Pairs of blocks along
-the rows made no difference to a single one, pairs along the columns and larger clusters take 4 % more.
+once, which gains tiles of 64 rows or columns nothing. An epilogue's instructions cost the same whether another tile's
+mainloop hides them or not: they take power, and the card has no more to give. Its bytes are not hidden as one would
+think: b = 0.5 in a cooperative schedule, which waits for them, and 0.3 in a pingpong one; 1.18 and 0.05 µs go by while
+the tensor cores drain and fill, and 0.25 µs in a cooperative schedule for each part whose loads have one buffer.
+Nothing hides the last tile's in a pingpong schedule: it takes what a cooperative one's does, and as half of the threads
+do it, its instructions' time once more. Straight-line code that the instruction cache does not hold costs 4.7 cycles
+more for each instruction. `edge` is TMA's time for rows past an array's end (`edge` of a is spared:
+csrc/coda/mainloop.hpp). `fetch` is the reuse in L2: the tiles in flight form a block of `swizzle` rows of clusters (of
+columns, if `raster` is m), and what they span is fetched in each wave, but for what the next wave finds of the rows (or
+columns) that it shares with the last one: their part of 8.4 MB. Pairs of blocks along the rows made no difference to a
+single one, pairs of small tiles or along the columns and larger clusters take 4 % more.
 
 The constants are a robust least-squares fit of logarithms, mostly within each call, to 1173 times of 72 calls: what
 tuning tried in benchmarks/results/2026-11-30-h200-tried.json, up to 8192 rows, calls of few rows in
 2026-11-29-h200-few-rows.json, and a layer's products in 2026-11-30-h200-layer-race.json, which alone were timed with K
-walked in serpentines; tiles of 32 and 96 columns and more than 8 stages were not among them. tests/tuning/test_model.py
-says how well the model orders what was measured. `serpentine` makes no difference to it, and `rolled` no other. Below
-1024 rows the times are too long by up to a fifth.
+walked in serpentines. `edge`, the last tile's epilogue and the loads of small tiles came later, by hand, from 34 calls
+of 256 to 12288 rows in 2026-11-30-h200-rows-race.json. tests/tuning/test_model.py says how well the model orders what
+was measured. `serpentine` makes no difference to it, and `rolled` no other. Below 1024 rows the times are too long by
+up to two fifths.
 """
 
 from __future__ import annotations
@@ -75,6 +80,7 @@ _FETCH, _REUSED = 1.4, 8.4e6
 _POWER = 0.037e-12
 _CODE, _OVERHEAD, _MISSED = 8000, 12.0, 4.7  # instructions that are cached; more than the weight of an element; cycles
 _WIDE = 1.04
+_ABSENT = 4.2e-9  # seconds, for a row past an operand's end
 
 
 @dataclass(frozen=True)
@@ -98,12 +104,15 @@ def predict(config: Config, problem: Problem, machine: Machine = H200) -> Predic
     size = config.cluster_m * config.cluster_n
     at_once = min(machine.clusters(size), rows * cols)
     waves = ceil(rows * cols / at_once)
-    mainloop = waves * -(-problem.contracted // DEPTH) * _step(config, problem, machine)
-    epilogue = waves * _epilogue(config, problem, machine)
+    steps, step = -(-problem.contracted // DEPTH), _step(config, problem, machine)
+    mainloop = waves * steps * step
+    last = -(-rows * config.cluster_m // (at_once * size))  # tiles of the last column, of the block with most of them
+    mainloop += last * steps * max(0.0, _ABSENT * _absent(config, problem) - step)
+    epilogue = (waves - 1) * _epilogue(config, problem, machine) + _epilogue(config, problem, machine, last=True)
     fetch = _FETCH * _fetched(config, problem, rows, cols, at_once, waves) / machine.bandwidth
     power = _POWER * problem.weight * problem.rows * problem.cols
     total = max(mainloop + epilogue + fetch + power, problem.bytes / machine.bandwidth)
-    if config.cluster_n > 1 or size > 2:
+    if config.cluster_n > 1 or size > 2 or (size > 1 and _is_small(config)):
         total *= _WIDE
     return Predicted(total, mainloop, epilogue, fetch, power, waves)
 
@@ -114,20 +123,34 @@ def overflows(config: Config, problem: Problem) -> bool:
     return not config.rolled and elements * (problem.weight + _OVERHEAD) > _CODE
 
 
+def _is_small(config: Config) -> bool:
+    return min(config.tile_m, config.tile_n) <= 64
+
+
 def _step(config: Config, problem: Problem, machine: Machine) -> float:
     rate = machine.flops / machine.multiprocessors
     rate *= _RATE.get((config.tile_m, config.tile_n), _RATE_192 if config.tile_n == 192 else 1.0)
     mma = 2 * config.tile_m * config.tile_n * DEPTH / rate * problem.operand_bytes / 2
-    shared = config.tile_m / config.cluster_n + config.tile_n / config.cluster_m
-    arrival = shared * DEPTH * problem.operand_bytes / (machine.l2_bandwidth / machine.multiprocessors)
+    shares = (1, 1) if _is_small(config) else (config.cluster_n, config.cluster_m)
+    fetched = config.tile_m / shares[0] + config.tile_n / shares[1]
+    arrival = fetched * DEPTH * problem.operand_bytes / (machine.l2_bandwidth / machine.multiprocessors)
     latency = machine.latency * (1 + _SIZE * (config.cluster_m * config.cluster_n - 1))
     return max(mma, latency / (config.stages - 1), arrival)
 
 
-def _epilogue(config: Config, problem: Problem, machine: Machine) -> float:
-    """Of one tile, as far as it shows."""
-    elements, schedule = config.tile_m * config.tile_n, config.schedule
-    seconds = elements * _MOVE[schedule] * problem.moved / (machine.bandwidth / machine.multiprocessors)
+def _absent(config: Config, problem: Problem) -> int:
+    """The most rows of b that a block of a cluster asks for past the end: it loads its share of the tile's."""
+    share, there = config.tile_n // config.cluster_m, problem.cols % config.tile_n
+    outside = -(-problem.cols // config.tile_n) % config.cluster_n  # whole tiles
+    return share if outside else min(share, config.tile_n - there) if there else 0
+
+
+def _epilogue(config: Config, problem: Problem, machine: Machine, *, last: bool = False) -> float:
+    """Of one tile, as far as it shows: whole, where it is a block's last one."""
+    elements, schedule, seconds = config.tile_m * config.tile_n, config.schedule, 0.0
+    if last and schedule == "pingpong":
+        schedule, seconds = "cooperative", elements * problem.weight / (128 * machine.clock)
+    seconds += elements * _MOVE[schedule] * problem.moved / (machine.bandwidth / machine.multiprocessors)
     seconds += _DRAIN[schedule]
     if overflows(config, problem):
         seconds += elements * _MISSED * problem.weight / (128 * machine.clock)

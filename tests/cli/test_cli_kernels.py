@@ -190,7 +190,7 @@ def test_explain_says_why_tensors_do_not_go_by_tma(capsys: Out) -> None:
 @pytest.mark.parametrize(("head", "spread"), [(64, True), (128, True), (96, False)])
 def test_explain_says_how_tables_are_read(capsys: Out, head: int, spread: bool) -> None:
     _, tensors, _ = _explained(
-        capsys, str(PROGRAMS / "rope.coda"), "rope_position", "--dim", f"M=512,H=8,D={head},K=64"
+        capsys, str(PROGRAMS / "rope.coda"), "rope_position", "--dim", f"M=2048,H=8,D={head},K=64"
     )
     ways = {line.split()[0]: line for line in tensors}
     assert ways["b"].endswith("read by TMA, in the order of each thread's columns" if spread else "read by TMA")

@@ -36,7 +36,7 @@ PROGRAMS = Path(__file__).parents[2] / "programs"
 REPORT = Report(168, 0, 0, 0, 1024, 200_000, 64, 90_000, "sm_90a", "13.0", (), False, 3.9, 3.9)
 
 
-BEST = Config(128, 128, 1, 2, "pingpong")
+BEST = Config(64, 64, 2, 1, "pingpong")
 
 
 def favour(best: Config) -> Callable[[Config | None], float]:
