@@ -31,8 +31,8 @@ tuning tried in benchmarks/results/2026-11-30-h200-tried.json, up to 8192 rows, 
 2026-11-29-h200-few-rows.json, and a layer's products in 2026-11-30-h200-layer-race.json, which alone were timed with K
 walked in serpentines. `edge`, the last tile's epilogue and the loads of small tiles came later, by hand, from 34 calls
 of 256 to 12288 rows in 2026-11-30-h200-rows-race.json. tests/tuning/test_model.py says how well the model orders what
-was measured. `serpentine` makes no difference to it, and `rolled` no other. Below 1024 rows the times are too long by
-up to two fifths.
+was measured. `serpentine` makes no difference to it, and `rolled` no other. Below 1024 rows the times are too long, by
+two fifths in the middle and twice at most.
 """
 
 from __future__ import annotations
