@@ -98,7 +98,7 @@ def _chosen(problem: Problem) -> Config:
     fed = [c for c in fits if _fed(c)] or [c for c in fits if c.stages == max(f.stages for f in fits)]
     seconds = {c: predict(c, problem).seconds for c in fed}
     first = next(iter(seconds))
-    best = min(seconds, key=lambda c: seconds[c])  # the first of equals
+    best = min(seconds, key=lambda c: (seconds[c], -min(c.stages, ENOUGH)))  # of equals the first that is fed best
     least = CLEARLY - UNSEEN if usual is ROOMY else CLEARLY
     return best if seconds[best] < least * seconds[first] else first
 
