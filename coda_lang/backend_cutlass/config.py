@@ -245,4 +245,5 @@ def asked(config: Config | str, need: Footprint, base: Config | None = None) -> 
         reason += ", even with 2 stages"
     elif rejection(most, need) is None:
         reason += f"; at most stages={most.stages} fit"
-    raise ArgumentError(f"the schedule {chosen} does not fit: {reason}")
+    name = str(chosen).replace(f",stages={chosen.stages}", "") if unnamed else str(chosen)
+    raise ArgumentError(f"the schedule {name} does not fit: {reason}")

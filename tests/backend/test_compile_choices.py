@@ -46,7 +46,7 @@ def spilled(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         ({"dtypes": {"T": "f32"}}, "k: `T` is bf16 or f16, got 'f32'"),
         ({"inputs": ["w"]}, "k: no optional input `w`: the optional inputs are c"),
         ({"outputs": ["z"]}, "k: no output `z`: its outputs are y"),
-        ({"config": "256x256"}, "k: the schedule 256x256,cluster=2x1,cooperative,stages=2 does not fit: 256 acc"),
+        ({"config": "256x256"}, "k: the schedule 256x256,cluster=2x1,cooperative does not fit: 256 acc"),
         ({"config": "128x100"}, "does not fit: tile_n = 100: wgmma tiles here are"),
         ({"config": "big"}, "k: `big` is no part of a schedule: write a tile, as in 128x256, and cooperative|"),
     ],
