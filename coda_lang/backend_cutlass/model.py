@@ -108,7 +108,7 @@ def predict(config: Config, problem: Problem, machine: Machine = H200) -> Predic
     mainloop = waves * steps * step
     last = -(-rows * config.cluster_m // (at_once * size))  # tiles of the last column, of the block with most of them
     mainloop += last * steps * max(0.0, _ABSENT * _absent(config, problem) - step)
-    epilogue = (waves - 1) * _epilogue(config, problem, machine) + _epilogue(config, problem, machine, last=True)
+    epilogue = _epilogues(config, problem, machine, waves)
     fetch = _FETCH * _fetched(config, problem, rows, cols, at_once, waves) / machine.bandwidth
     power = _POWER * problem.weight * problem.rows * problem.cols
     total = max(mainloop + epilogue + fetch + power, problem.bytes / machine.bandwidth)
@@ -145,12 +145,21 @@ def _absent(config: Config, problem: Problem) -> int:
     return share if outside else min(share, config.tile_n - there) if there else 0
 
 
-def _epilogue(config: Config, problem: Problem, machine: Machine, *, last: bool = False) -> float:
-    """Of one tile, as far as it shows: whole, where it is a block's last one."""
-    elements, schedule, seconds = config.tile_m * config.tile_n, config.schedule, 0.0
-    if last and schedule == "pingpong":
-        schedule, seconds = "cooperative", elements * problem.weight / (128 * machine.clock)
-    seconds += elements * _MOVE[schedule] * problem.moved / (machine.bandwidth / machine.multiprocessors)
+def _epilogues(config: Config, problem: Problem, machine: Machine, tiles: int) -> float:
+    """Of a block's tiles, as far as they show. Nothing hides the last one, which half of the threads do in a pingpong
+    schedule.
+    """
+    shown = _epilogue(config, problem, machine, config.schedule)
+    if config.schedule == "cooperative":
+        return tiles * shown
+    halved = config.tile_m * config.tile_n * problem.weight / (128 * machine.clock)
+    return (tiles - 1) * shown + _epilogue(config, problem, machine, "cooperative") + halved
+
+
+def _epilogue(config: Config, problem: Problem, machine: Machine, schedule: str) -> float:
+    """Of one tile, as far as it shows in a schedule that hides as much as this one."""
+    elements = config.tile_m * config.tile_n
+    seconds = elements * _MOVE[schedule] * problem.moved / (machine.bandwidth / machine.multiprocessors)
     seconds += _DRAIN[schedule]
     if overflows(config, problem):
         seconds += elements * _MISSED * problem.weight / (128 * machine.clock)

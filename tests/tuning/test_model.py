@@ -130,14 +130,17 @@ def test_the_order_is_nearly_that_of_the_measurements() -> None:
 
 
 def test_the_first_choice_is_a_good_one() -> None:
-    losses = [m.loss for m in measured() if m.problem.rows >= 128]
-    assert statistics.mean(losses) < 0.012
-    assert max(m.loss for m in measured() if m.problem.rows == 256) < 0.21
-    assert max(m.loss for m in measured() if m.problem.rows > 256) < 0.115  # cross_entropy_bwd, which spills in 256x192
+    losses = [(m.loss, m.name, m.problem.rows) for m in measured() if m.problem.rows >= 128]
+    assert statistics.mean(x for x, _, _ in losses) < 0.012
+    # cross_entropy_bwd, whose registers spill in a tile of 256x192; the next is 0.058
+    assert max(x for x, *call in losses if call != ["residual_rms", 256]) < 0.115
+    assert max(losses)[0] < 0.21
 
 
 def test_so_is_the_default() -> None:
-    losses = [(m.default_loss, m.name, m.problem.rows) for m in measured() if m.default_loss is not None]
-    assert len(losses) >= 50
-    assert max(x for x, _, rows in losses if rows >= 128) < 0.051  # residual_rms_bwd at 512 rows; the next is 0.030
-    assert max(losses)[0] < 0.21, "with 16 rows a cluster along the columns pays"
+    found = [(m.default_loss, m.name, m.problem.rows) for m in measured() if m.default_loss is not None]
+    assert len(found) >= 50
+    losses = [(x, *call) for x, *call in found if call[1] >= 128]
+    assert max(x for x, *call in losses if call != ["residual_rms_bwd", 512]) < 0.035
+    assert max(losses)[0] < 0.051
+    assert max(found)[0] < 0.21, "with 16 rows a cluster along the columns pays"
