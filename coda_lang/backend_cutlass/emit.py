@@ -445,16 +445,16 @@ class _Emitter:
         product, config = self.kernel.product, self.config
         if product is None:
             return
-        for name, tile, shares, major, run in (
-            (product.a, config.tile_m, config.cluster_n, product.a_transposed, 1),
-            (product.b, config.tile_n, config.cluster_m, not product.b_transposed, self._run),
+        ends = []
+        for side, name, tile, shares, major, run in (
+            ("operand_a", product.a, config.tile_m, config.cluster_n, product.a_transposed, 1),
+            ("operand_b", product.b, config.tile_n, config.cluster_m, not product.b_transposed, self._run),
         ):
             box = (64, 64 // shares) if major else (64, tile // shares)
-            side = "operand_a" if name == product.a and "operand_a" not in self.block.known else "operand_b"
             self.block.add(side, "TensorMap", TensorMap(name, box, 128, run))
-        if not product.a_transposed and config.cluster_n == 1:  # kEnds of the mainloop
-            end = TensorMap(product.a, (64, config.tile_m), 128, end=True)
-            self.block.add("operand_a_end", "TensorMap", end)
+            ends += [] if major else [(f"{side}_end", TensorMap(name, box, 128, run, end=True))]
+        for side, end in ends:  # where the mainloop's Params look for them
+            self.block.add(side, "TensorMap", end)
         self.block.add("extent_k", "int32_t", Extent(product.contracted))
 
     def _tap_node(self, accumulator: int) -> Node:

@@ -35,7 +35,9 @@ CUTLASS_DEVICE void run(int m, int n, int k, TensorMap const* maps, typename Ker
   params.mainloop.a = maps;
   params.mainloop.b = maps + 1;
   params.mainloop.a_end = maps + 2;
-  params.mainloop.rows = m;
+  params.mainloop.b_end = maps + 2 + !Kernel::CollectiveMainloop::kMajorA;
+  params.mainloop.m = m;
+  params.mainloop.n = n;
   params.mainloop.maps = maps;
   params.epilogue = epilogue;
   params.scheduler = {m, n};

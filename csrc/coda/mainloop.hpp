@@ -34,7 +34,6 @@ struct Mainloop {
   static constexpr int kWarpgroups = Config::kWarpgroups;  // that share a tile
   static constexpr int kAtoms = kTileM / 64 / kWarpgroups;  // of 64 rows, for each of them
   static constexpr bool kMajorA = Config::kMajorA, kMajorB = Config::kMajorB;  // MN-major
-  static constexpr bool kEnds = !kMajorA && kClusterN == 1;  // a tile of a is loaded whole, row by row
 
   using TileShape = cute::Shape<cute::Int<kTileM>, cute::Int<kTileN>, cute::Int<kTileK>>;
   using ClusterShape = cute::Shape<cute::Int<kClusterM>, cute::Int<kClusterN>, cute::_1>;
@@ -60,9 +59,10 @@ struct Mainloop {
   struct Params {
     TensorMap const* a;
     TensorMap const* b;
-    TensorMap const* a_end;  // of the rows of a that no whole tile has, if kEnds
-    int rows;                // of a
-    TensorMap const* maps;  // all of the kernel's, for prefetching
+    TensorMap const* a_end;  // of the rows that no whole box has; none if they are MN-major
+    TensorMap const* b_end;
+    int m, n;                // the rows of a and of b
+    TensorMap const* maps;   // all of the kernel's, for prefetching
     uint32_t tma_transaction_bytes = (kTileM + kTileN) * 128;
   };
 
@@ -83,25 +83,50 @@ struct Mainloop {
     return cute::make_tuple(tiles(m), tiles(n));
   }
 
-  // One operand's share of a stage. A tile is shared by the blocks of one row or column of the cluster: each loads
-  // 1/kShares of it and sends it to all.
+  // One operand's part of the stages of a tile. A tile is shared by the blocks of one row or column of the cluster: each
+  // loads 1/kShares of it and sends it to all.
+  //
+  // TMA takes longer over a row past the end than over one that it brings. So rows that are not there are not asked for: the
+  // last box has only those that are, and chunks of none are left out. In their place stays what was there, which comes to
+  // nothing. The barrier counts them as brought.
   template <bool kMajor, int kRows, int kShares, int kRun>
-  CUTLASS_DEVICE static void load_share(TensorMap const* map, uint64_t* barrier, uint16_t mask, uint8_t* smem, int row,
-                                        int k, int share) {
-    static_assert(kRun == 1 || (!kMajor && kRows / kShares % (8 * kRun) == 0));
-    if constexpr (kMajor) {
-      CUTLASS_PRAGMA_UNROLL
-      for (int chunk = 0; chunk < kRows / 64; ++chunk) {
-        uint8_t* to = smem + chunk * 8192 + share * (8192 / kShares);
-        tma_load<(kShares > 1)>(map, barrier, mask, to, row + chunk * 64, k + share * (64 / kShares));
-      }
-    } else {
-      uint8_t* to = smem + share * (kRows / kShares) * 128;
-      const int first = row + share * (kRows / kShares);
-      if constexpr (kRun > 1) tma_load_groups<(kShares > 1)>(map, barrier, mask, to, k, first / (8 * kRun));
-      else tma_load<(kShares > 1)>(map, barrier, mask, to, k, first);
+  struct Operand {
+    static constexpr int kShare = kRows / kShares;        // rows of a box, if they are K-major
+    static constexpr int kUnit = kMajor ? 64 : 8 * kRun;  // rows that come together
+    static_assert(kMajor || kShare % kUnit == 0);
+    TensorMap const *whole, *map;  // of boxes that are all there; of this tile's
+    uint32_t absent = 0;           // bytes of a stage
+    uint16_t mask;                 // of the blocks that it goes to
+    int row, share, own;           // the tile's first row; this block's share; how many of the rows it loads
+
+    CUTLASS_DEVICE Operand(TensorMap const* whole, TensorMap const* end, int rows, int first, int share, uint16_t mask)
+        : whole(whole), map(whole), mask(mask), row(first), share(share), own(kRows) {
+      const int there = rows - first;
+      if (there >= kRows) return;
+      const int brought = there > 0 ? (there + kUnit - 1) / kUnit * kUnit : 0;
+      absent = (kRows - brought) * 128;
+      own = kMajor ? brought : brought - share * kShare;
+      if (!kMajor && own < kShare) map = end;
     }
-  }
+
+    template <bool kAll>
+    CUTLASS_DEVICE void load(uint64_t* barrier, uint8_t* smem, int k) const {
+      TensorMap const* from = kAll ? whole : map;
+      if constexpr (kMajor) {
+        CUTLASS_PRAGMA_UNROLL
+        for (int chunk = 0; chunk < kRows / 64; ++chunk) {
+          uint8_t* to = smem + chunk * 8192 + share * (8192 / kShares);
+          if (kAll || chunk * 64 < own)
+            tma_load<(kShares > 1)>(from, barrier, mask, to, row + chunk * 64, k + share * (64 / kShares));
+        }
+      } else if (kAll || own > 0) {
+        uint8_t* to = smem + share * kShare * 128;
+        const int first = row + share * kShare;
+        if constexpr (kRun > 1) tma_load_groups<(kShares > 1)>(from, barrier, mask, to, k, first / (8 * kRun));
+        else tma_load<(kShares > 1)>(from, barrier, mask, to, k, first);
+      }
+    }
+  };
 
   template <class Inputs, class Coord, class KIter>
   CUTLASS_DEVICE void load(Params const& p, MainloopPipeline pipeline, PipelineState write, Inputs const&,
@@ -114,27 +139,27 @@ struct Mainloop {
     for (int i = 0; i < kClusterN; ++i) mask_a |= uint16_t(1) << (x + i * kClusterM);
     CUTLASS_PRAGMA_UNROLL
     for (int i = 0; i < kClusterM; ++i) mask_b |= uint16_t(1) << (i + y * kClusterM);
-    // TMA takes longer over a row past the end than over one that it brings. So the last tile's box has only the rows that
-    // there are; the others keep what they held, and come to nothing. The barrier counts them as brought.
-    TensorMap const* map_a = p.a;
-    int rows = kTileM;
-    if (kEnds && p.rows - m < kTileM) {
-      map_a = p.a_end;
-      rows = p.rows > m ? (p.rows - m + 7) / 8 * 8 : 0;
-    }
-    const uint32_t absent = (kTileM - rows) * 128;
+    const Operand<kMajorA, kTileM, kClusterN, 1> a(p.a, p.a_end, p.m, m, y, mask_a);
+    const Operand<kMajorB, kTileN, kClusterM, Config::kRun> b(p.b, p.b_end, p.n, n, x, mask_b);
+    const uint32_t absent = a.absent + b.absent;
     // The last tile's end is what L2 still holds, of a row or column of tiles that this one shares. `write` has counted all steps.
     const bool backwards = Config::kSerpentine && k_tiles > 0 && (write.count() / uint32_t(k_tiles) & 1);
     const int step = backwards ? -kTileK : kTileK;
-    CUTLASS_PRAGMA_NO_UNROLL
-    for (int k = backwards ? (k_tiles - 1) * kTileK : 0; k_tiles > 0; --k_tiles, k += step, ++write) {
-      pipeline.producer_acquire(write);
-      uint64_t* barrier = reinterpret_cast<uint64_t*>(pipeline.producer_get_barrier(write));
-      const int stage = write.index();
-      if (absent) cutlass::arch::ClusterTransactionBarrier::complete_transaction(barrier, rank, absent);
-      if (rows) load_share<kMajorA, kTileM, kClusterN, 1>(map_a, barrier, mask_a, smem.a[stage], m, k, y);
-      load_share<kMajorB, kTileN, kClusterM, Config::kRun>(p.b, barrier, mask_b, smem.b[stage], n, k, x);
-    }
+    // Most tiles are all there. Their steps are kept as short as they can be: the epilogues' warps take this one's turns.
+    auto walk = [&](auto all) {
+      constexpr bool kAll = decltype(all)::value;
+      CUTLASS_PRAGMA_NO_UNROLL
+      for (int k = backwards ? (k_tiles - 1) * kTileK : 0; k_tiles > 0; --k_tiles, k += step, ++write) {
+        pipeline.producer_acquire(write);
+        uint64_t* barrier = reinterpret_cast<uint64_t*>(pipeline.producer_get_barrier(write));
+        const int stage = write.index();
+        if constexpr (!kAll) cutlass::arch::ClusterTransactionBarrier::complete_transaction(barrier, rank, absent);
+        a.template load<kAll>(barrier, smem.a[stage], k);
+        b.template load<kAll>(barrier, smem.b[stage], k);
+      }
+    };
+    if (absent) walk(cute::false_type{});
+    else walk(cute::true_type{});
   }
   CUTLASS_DEVICE void load_tail(MainloopPipeline pipeline, PipelineState write) {
     if (cute::elect_one_sync()) pipeline.producer_tail(write);

@@ -196,14 +196,22 @@ def test_operands_come_in_boxes_of_their_memory_order(
 
 @pytest.mark.parametrize("config", ["128x128,cluster=2x1,pingpong,stages=3", "128x128,cluster=1x2,pingpong,stages=3"])
 @pytest.mark.parametrize("name", ["linear", "linear_dx", "linear_dw"])
-def test_the_descriptor_of_a_s_last_rows_is_the_third(name: str, config: str) -> None:
-    """Where `kEnds` of csrc/coda/mainloop.hpp says that there is one, the kernel takes what follows the operands'."""
+def test_the_descriptors_of_last_rows_follow_the_operands(name: str, config: str) -> None:
+    """Where the mainloop's Params look for them: of operands that come row by row, each in the boxes of the others."""
     kernel = KERNELS[name]
     assert kernel.product is not None
-    fields = emitted(kernel, Config.parse(config)).fields
-    assert [f.offset for f in fields if f.name == "operand_a"] == [0]
-    found = [f.offset for f in fields if f.name == "operand_a_end"]
-    assert found == ([] if kernel.product.a_transposed or "1x2" in config else [2 * ctype_bytes("TensorMap")])
+    fields = sorted(emitted(kernel, Config.parse(config)).fields, key=lambda f: f.offset)
+    by_rows = {"operand_a": not kernel.product.a_transposed, "operand_b": kernel.product.b_transposed}
+    ends = [side for side, rows in by_rows.items() if rows]
+    first = fields[: 2 + len(ends)]
+    assert [f.name for f in first] == ["operand_a", "operand_b", *(f"{side}_end" for side in ends)]
+    assert [f.offset for f in first] == [i * ctype_bytes("TensorMap") for i in range(len(first))]
+    source = {f.name: f.source for f in first}
+    for side in ends:
+        whole = source[side]
+        assert isinstance(whole, TensorMap)
+        assert source[f"{side}_end"] == replace(whole, end=True)
+    assert not any(f.name.endswith("_end") for f in fields[len(first) :])
 
 
 def test_the_names_of_the_operands_do_not_decide_their_order() -> None:

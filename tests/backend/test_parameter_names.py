@@ -162,7 +162,7 @@ def test_each_thing_that_a_kernel_reads_has_its_own_field(text: str) -> None:
 def test_the_tap_shares_no_tensor_of_the_program(name: str) -> None:
     text = f"kernel F<M, N, K>(a: bf16[M, K], b: bf16[N, K]) -> ({name}: f32[M, N]) {{ {name} <- a @ b.T }}"
     maps = [f.source.tensor for f in emitted(text, tap=True).fields if isinstance(f.source, TensorMap)]
-    assert sorted(maps) == sorted(["a", "a", "b", name, TAP])  # one of `a` is of its last rows
+    assert sorted(maps) == sorted(["a", "a", "b", "b", name, TAP])  # one of each operand is of its last rows
     assert not TAP.isidentifier()
 
 

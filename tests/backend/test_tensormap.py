@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -65,6 +66,16 @@ def test_the_box_of_the_last_rows_has_no_more_than_8_at_a_time_need(tile: int, r
     assert e.box[1] % 8 == 0
     assert e.box[1] <= tile
     assert e.dims == (64, rows)
+
+
+@pytest.mark.parametrize("run", [4, 8])
+@pytest.mark.parametrize("groups", [1, 2, 3, 4, 7])
+def test_the_box_of_last_rows_in_another_order_has_the_groups_that_there_are(groups: int, run: int) -> None:
+    source = TensorMap("b", (64, 3 * 8 * run), 128, run)
+    view = lying((groups * 8 * run, 64), (64, 1))
+    whole, end = encoding(view, source), encoding(view, replace(source, end=True))
+    assert end.box[-1] == groups - (groups - 1) // 3 * 3
+    assert (end.box[:-1], end.dims, end.strides) == (whole.box[:-1], whole.dims, whole.strides)
 
 
 @pytest.mark.parametrize(("rows", "box"), [(96, 64), (128, 32)])
