@@ -2,14 +2,13 @@
 
 A block walks tiles one after the other, so the time is that of the block with most of them:
 
-    time     = waves · (steps · step + epilogue) + edge + fetch + power      but at least bytes / bandwidth
+    time     = waves · (steps · step + epilogue) + fetch + power      but at least bytes / bandwidth
     waves    = ⌈clusters of tiles / clusters at once⌉                 quantisation: the last wave counts in full
     step     = the longest of mma, latency / (stages − 1) and arrival, for 64 along K
     mma      = 2·tile_m·tile_n·64 / (flops / multiprocessors)         at a rate of the tile's own: 0.98 to 1.025 of it
-    latency  = 0.77 µs · (1 + 0.37·(size − 1))                        of a cluster of that size: its blocks wait for all
+    latency  = 0.87 µs · (1 + 0.2·(size − 1))                         of a cluster of that size: its blocks wait for all
     arrival  = (tile_m / cluster_n + tile_n / cluster_m)·64·bytes / (L2 bandwidth / multiprocessors)
     epilogue = tile_m·tile_n·b·moved / (bandwidth / multiprocessors) + drain
-    edge     = ⌈tiles of the last columns / blocks⌉ · steps · (4.2 ns · rows of b that are not there − step), at least 0
     fetch    = 1.4 · ((rows + columns that the tiles in flight span)·K·bytes·waves − reused) / bandwidth
     power    = 0.037 ps · weight · rows · columns
 
@@ -18,21 +17,21 @@ once, which gains tiles of 64 rows or columns nothing. An epilogue's instruction
 mainloop hides them or not: they take power, and the card has no more to give. Its bytes are not hidden as one would
 think: b = 0.5 in a cooperative schedule, which waits for them, and 0.3 in a pingpong one; 1.18 and 0.05 µs go by while
 the tensor cores drain and fill, and 0.25 µs in a cooperative schedule for each part whose loads have one buffer.
-Nothing hides the last tile's in a pingpong schedule: it takes what a cooperative one's does, and as half of the threads
-do it, its instructions' time once more. Straight-line code that the instruction cache does not hold costs 4.7 cycles
-more for each instruction. `edge` is TMA's time for rows past an array's end (`edge` of a is spared:
-csrc/coda/mainloop.hpp). `fetch` is the reuse in L2: the tiles in flight form a block of `swizzle` rows of clusters (of
-columns, if `raster` is m), and what they span is fetched in each wave, but for what the next wave finds of the rows (or
-columns) that it shares with the last one: their part of 8.4 MB. Pairs of blocks along the rows made no difference to a
-single one, pairs of small tiles or along the columns and larger clusters take 4 % more.
+Nothing hides a block's last tile, whatever the schedule: b = 1, as all blocks move their bytes at once, 1.18 µs, and
+0.1 µs for each part; in a pingpong schedule half of the threads do it, and its instructions' time counts once more.
+Straight-line code that the instruction cache does not hold costs 4.7 cycles more for each instruction. `fetch` is the
+reuse in L2: the tiles in flight form a block of `swizzle` rows of clusters (of columns, if `raster` is m), and what
+they span is fetched in each wave, but for what the next wave finds of the rows (or columns) that it shares with the
+last one: their part of 8.4 MB. Pairs of blocks along the rows made no difference to a single one, pairs of small tiles
+or along the columns and larger clusters take 4 % more.
 
 The constants are a robust least-squares fit of logarithms, mostly within each call, to 1173 times of 72 calls: what
 tuning tried in benchmarks/results/2026-11-30-h200-tried.json, up to 8192 rows, calls of few rows in
 2026-11-29-h200-few-rows.json, and a layer's products in 2026-11-30-h200-layer-race.json, which alone were timed with K
-walked in serpentines. `edge`, the last tile's epilogue and the loads of small tiles came later, by hand, from 34 calls
-of 256 to 12288 rows in 2026-11-30-h200-rows-race.json. tests/tuning/test_model.py says how well the model orders what
-was measured. `serpentine` makes no difference to it, and `rolled` no other. Below 1024 rows the times are too long, by
-two fifths in the middle and twice at most.
+walked in serpentines. The latency, the last tile's epilogue and the loads of small tiles came later, by hand, from 75
+calls of 256 to 12288 rows in 2026-11-30-h200-rows-race.json. tests/tuning/test_model.py says how well the model orders
+what was measured. `serpentine` makes no difference to it, and `rolled` no other. Below 1024 rows the times are too
+long, by a fifth in the middle and two thirds at most.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ class Machine:
     bandwidth: float = 4.8e12
     l2_bandwidth: float = 16.3e12
     clock: float = 1.7e9
-    latency: float = 0.77e-6
+    latency: float = 0.87e-6
     gpc: int = 16
 
     def clusters(self, size: int) -> int:
@@ -72,15 +71,14 @@ H200 = Machine()
 
 _RATE_192 = 1.025
 _RATE = {(128, 128): 1.005, (192, 128): 1.006, (256, 128): 0.979, (256, 192): 0.991}
-_SIZE = 0.37
-_MOVE = {"cooperative": 0.5, "pingpong": 0.3}
-_DRAIN = {"cooperative": 1.18e-6, "pingpong": 0.05e-6}
-_SINGLE = 0.25e-6
+_SIZE = 0.2
+_MOVE = {"cooperative": 0.5, "pingpong": 0.3, "last": 1.0}
+_DRAIN = {"cooperative": 1.18e-6, "pingpong": 0.05e-6, "last": 1.18e-6}
+_SINGLE, _PART = 0.25e-6, 0.1e-6
 _FETCH, _REUSED = 1.4, 8.4e6
 _POWER = 0.037e-12
 _CODE, _OVERHEAD, _MISSED = 8000, 12.0, 4.7  # instructions that are cached; more than the weight of an element; cycles
 _WIDE = 1.04
-_ABSENT = 4.2e-9  # seconds, for a row past an operand's end
 
 
 @dataclass(frozen=True)
@@ -104,10 +102,7 @@ def predict(config: Config, problem: Problem, machine: Machine = H200) -> Predic
     size = config.cluster_m * config.cluster_n
     at_once = min(machine.clusters(size), rows * cols)
     waves = ceil(rows * cols / at_once)
-    steps, step = -(-problem.contracted // DEPTH), _step(config, problem, machine)
-    mainloop = waves * steps * step
-    last = -(-rows * config.cluster_m // (at_once * size))  # tiles of the last column, of the block with most of them
-    mainloop += last * steps * max(0.0, _ABSENT * _absent(config, problem) - step)
+    mainloop = waves * -(-problem.contracted // DEPTH) * _step(config, problem, machine)
     epilogue = _epilogues(config, problem, machine, waves)
     fetch = _FETCH * _fetched(config, problem, rows, cols, at_once, waves) / machine.bandwidth
     power = _POWER * problem.weight * problem.rows * problem.cols
@@ -138,32 +133,25 @@ def _step(config: Config, problem: Problem, machine: Machine) -> float:
     return max(mma, latency / (config.stages - 1), arrival)
 
 
-def _absent(config: Config, problem: Problem) -> int:
-    """The most rows of b that a block of a cluster asks for past the end: it loads its share of the tile's."""
-    share, there = config.tile_n // config.cluster_m, problem.cols % config.tile_n
-    outside = -(-problem.cols // config.tile_n) % config.cluster_n  # whole tiles
-    return share if outside else min(share, config.tile_n - there) if there else 0
-
-
 def _epilogues(config: Config, problem: Problem, machine: Machine, tiles: int) -> float:
-    """Of a block's tiles, as far as they show. Nothing hides the last one, which half of the threads do in a pingpong
-    schedule.
+    """Of a block's tiles, as far as they show. Nothing hides the last one: all blocks move its bytes at once, and in a
+    pingpong schedule half of the threads do it.
     """
-    shown = _epilogue(config, problem, machine, config.schedule)
-    if config.schedule == "cooperative":
-        return tiles * shown
-    halved = config.tile_m * config.tile_n * problem.weight / (128 * machine.clock)
-    return (tiles - 1) * shown + _epilogue(config, problem, machine, "cooperative") + halved
-
-
-def _epilogue(config: Config, problem: Problem, machine: Machine, schedule: str) -> float:
-    """Of one tile, as far as it shows in a schedule that hides as much as this one."""
     elements = config.tile_m * config.tile_n
-    seconds = elements * _MOVE[schedule] * problem.moved / (machine.bandwidth / machine.multiprocessors)
-    seconds += _DRAIN[schedule]
+    last = _epilogue(config, problem, machine, "last") + config.parts * _PART
+    if config.schedule == "pingpong":
+        last += elements * problem.weight / (128 * machine.clock)
+    return (tiles - 1) * _epilogue(config, problem, machine, config.schedule) + last
+
+
+def _epilogue(config: Config, problem: Problem, machine: Machine, kind: str) -> float:
+    """Of one tile, as far as it shows: in a schedule's run of tiles, or of the last one."""
+    elements = config.tile_m * config.tile_n
+    seconds = elements * _MOVE[kind] * problem.moved / (machine.bandwidth / machine.multiprocessors)
+    seconds += _DRAIN[kind]
     if overflows(config, problem):
         seconds += elements * _MISSED * problem.weight / (128 * machine.clock)
-    if schedule == "cooperative" and config.load_stages == 1 and problem.need.load_bytes:
+    if kind != "pingpong" and config.load_stages == 1 and problem.need.load_bytes:
         seconds += config.parts * _SINGLE
     return seconds
 
@@ -180,5 +168,6 @@ def _fetched(config: Config, problem: Problem, rows: int, cols: int, at_once: in
     tall, wide = (width, length) if config.raster == "n" else (length, width)
     line = max(1, problem.contracted) * problem.operand_bytes
     down, right = tall * config.tile_m * config.cluster_m * line, wide * config.tile_n * config.cluster_n * line
-    shared = down if config.raster == "n" else right
+    goes_on = at_once < band * along  # along the same band; else the next wave has the next bands, of the same length
+    shared = down if (config.raster == "n") == goes_on else right
     return waves * (down + right) - (waves - 1) * min(shared, _REUSED * shared / (down + right))

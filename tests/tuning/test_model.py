@@ -114,8 +114,8 @@ def measured() -> tuple[Measured, ...]:
 
 
 def test_there_is_something_to_order() -> None:
-    assert len(measured()) == 131
-    assert sum(len(m.seconds) for m in measured()) == 2103
+    assert len(measured()) == 172
+    assert sum(len(m.seconds) for m in measured()) == 2816
     assert {m.problem.rows for m in measured()} > {16, 128, 256, 512, 1024, 1536, 4096, 8192, 16384}
 
 
@@ -123,24 +123,25 @@ def test_the_order_is_nearly_that_of_the_measurements() -> None:
     """Of schedules that are the best of their tile by the model: the hopeless are not among them."""
     found = {rows: [m.correlation for m in measured() if m.problem.rows == rows] for rows in (4096, 8192)}
     few = [m.correlation for m in measured() if m.problem.rows < 4096]
-    assert statistics.mean(found[4096]) > 0.7
-    assert statistics.mean(found[8192]) > 0.75
-    assert statistics.mean(m.correlation for m in measured() if m.problem.rows > 8192) > 0.7
-    assert statistics.mean(few) > 0.75
+    assert statistics.mean(found[4096]) > 0.8
+    assert statistics.mean(found[8192]) > 0.7
+    assert statistics.mean(m.correlation for m in measured() if m.problem.rows > 8192) > 0.8
+    assert statistics.mean(few) > 0.8
 
 
 def test_the_first_choice_is_a_good_one() -> None:
     losses = [(m.loss, m.name, m.problem.rows) for m in measured() if m.problem.rows >= 128]
-    assert statistics.mean(x for x, _, _ in losses) < 0.012
-    # cross_entropy_bwd, whose registers spill in a tile of 256x192; the next is 0.058
-    assert max(x for x, *call in losses if call != ["residual_rms", 256]) < 0.115
-    assert max(losses)[0] < 0.21
+    assert statistics.mean(x for x, _, _ in losses) < 0.011
+    # Two of few rows, where it takes clusters for a gain, and cross_entropy_bwd, whose registers spill at 256x192
+    assert sorted(losses)[-4][0] < 0.09
+    assert max(losses)[0] < 0.19
 
 
 def test_so_is_the_default() -> None:
     found = [(m.default_loss, m.name, m.problem.rows) for m in measured() if m.default_loss is not None]
-    assert len(found) >= 50
+    assert len(found) >= 160
     losses = [(x, *call) for x, *call in found if call[1] >= 128]
-    assert max(x for x, *call in losses if call != ["residual_rms_bwd", 512]) < 0.035
-    assert max(losses)[0] < 0.051
+    assert statistics.mean(x for x, _, _ in losses) < 0.006
+    assert sorted(losses)[-2][0] < 0.04, "but for SwiGLU with both stored at 512×11264×2048"
+    assert max(losses)[0] < 0.075
     assert max(found)[0] < 0.21, "with 16 rows a cluster along the columns pays"

@@ -147,6 +147,15 @@ def test_what_the_model_sees() -> None:
     assert predict(Config(64, 64, 1, 1, "pingpong", 8), thin).seconds >= 2 * 16384 * 16384 / 4.8e12
 
 
+@pytest.mark.parametrize("rows", [1, 2, 4])
+def test_the_way_that_tiles_are_walked_makes_no_difference_where_a_wave_has_all_rows(rows: int) -> None:
+    """Each wave has other columns then, and the same rows, in whichever order."""
+    flat = Problem(128 * rows, 128 * 132 * 5, 4096, Footprint(0, 2))
+    along = Config(128, 128, 1, 1, "pingpong", 6, swizzle=rows, raster="n")
+    across = replace(along, swizzle=4, raster="m")
+    assert predict(along, flat).fetch == pytest.approx(predict(across, flat).fetch)
+
+
 def test_ordered() -> None:
     problem = Problem(4096, 4096, 4096, Footprint(0, 2))
     configs, rejected = ordered(problem)
