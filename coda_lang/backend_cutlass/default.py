@@ -80,6 +80,7 @@ FEW_TILES = (
     Config(128, 96, schedule="pingpong", epilogue_n=32),
     Config(64, 192, schedule="pingpong", epilogue_n=32),
     Config(64, 128, schedule="pingpong", epilogue_n=32),
+    Config(64, 96, schedule="pingpong", epilogue_n=32),
     Config(64, 64, schedule="pingpong", epilogue_n=32),
     Config(64, 32, schedule="pingpong", epilogue_n=32),
 )

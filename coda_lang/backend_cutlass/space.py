@@ -19,6 +19,7 @@ from itertools import product
 from typing import Literal
 
 from coda_lang.backend_cutlass.config import Config, deepest, rejection
+from coda_lang.backend_cutlass.default import ENOUGH
 from coda_lang.backend_cutlass.model import H200, Machine, predict
 from coda_lang.backend_cutlass.problem import Problem
 
@@ -162,5 +163,6 @@ def ordered(problem: Problem, machine: Machine = H200) -> tuple[list[Config], li
             rejected.append(member)
         else:
             configs.append(member)
-    configs.sort(key=lambda c: predict(c, problem, machine).seconds)  # stable: equal ones in the space's order
+    # Of equal ones those with stages enough, as for the default; then in the space's order.
+    configs.sort(key=lambda c: (predict(c, problem, machine).seconds, -min(c.stages, ENOUGH)))
     return configs, rejected

@@ -45,6 +45,7 @@ CONFIGS = (
     "64x32,cluster=1x1,pingpong,stages=4",
     "64x32,cluster=4x1,pingpong,stages=3",
     "64x64,cluster=2x1,pingpong,stages=3,epilogue=32",
+    "64x96,cluster=1x1,pingpong,stages=4,epilogue=32",
     "128x96,cluster=1x1,pingpong,stages=2,stores=1,loads=1",
     "192x96,cluster=2x1,pingpong,stages=2,stores=1,loads=1",
     "128x128,cluster=2x1,pingpong,stages=2,epilogue=32,stores=1,loads=1",

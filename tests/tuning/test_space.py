@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import product
+from itertools import pairwise, product
 
 import pytest
 
@@ -154,6 +154,15 @@ def test_the_way_that_tiles_are_walked_makes_no_difference_where_a_wave_has_all_
     along = Config(128, 128, 1, 1, "pingpong", 6, swizzle=rows, raster="n")
     across = replace(along, swizzle=4, raster="m")
     assert predict(along, flat).fetch == pytest.approx(predict(across, flat).fetch)
+
+
+def test_of_schedules_that_are_equal_the_first_has_stages_enough() -> None:
+    problem = Problem(4096, 4096, 4096, Footprint(2, 4))
+    configs, _ = ordered(problem)
+    times = [predict(c, problem).seconds for c in configs]
+    assert all(
+        min(x.stages, 4) >= min(y.stages, 4) for (x, s), (y, t) in pairwise(zip(configs, times, strict=True)) if s == t
+    )
 
 
 def test_ordered() -> None:
