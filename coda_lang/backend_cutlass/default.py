@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from math import inf, lcm
 
 from coda_lang.backend_cutlass.config import WIDTHS, Config, Footprint, deepest, rejection
-from coda_lang.backend_cutlass.model import H200, overflows, predict
+from coda_lang.backend_cutlass.model import ENOUGH, H200, overflows, predict, rank
 from coda_lang.backend_cutlass.problem import Problem, for_tables, held, is_long, weight
 from coda_lang.ir.program import Kernel
 from coda_lang.ir.types import DType
@@ -21,9 +21,8 @@ USUAL = Config(128, 128, schedule="pingpong", epilogue_n=32)
 # 64 columns are whole lines of 128 bytes: 2 to 4 % less time for the residual's forward programs, which move MUCH
 # (benchmarks/results/2026-11-30-h200-race.json), as long as the mainloop keeps its stages and a block has more tiles.
 ROOMY = Config(128, 128, schedule="pingpong", swizzle=16, raster="m", store_stages=1)
-UNSEEN = 0.02  # of its time, which the model takes for that of 32 columns
+UNSEEN = 0.02  # of its time, which the model takes for nearly that of 32 columns
 MUCH = (6, 8)  # bytes for an element, from and to; beyond that registers are short
-ENOUGH = 4  # stages of the mainloop that keep the tensor cores fed; of larger tiles, as many as hold as much work
 
 
 @dataclass(frozen=True)
@@ -73,7 +72,7 @@ MANY_TILES = (
 )
 FEW_TILES = (
     Config(128, 256, schedule="cooperative"),
-    WIDE,
+    WIDE,  # where the first has no room for its stages
     Config(128, 192, schedule="cooperative", epilogue_n=32),
     Config(128, 128, schedule="cooperative", epilogue_n=32),
     Config(192, 96, schedule="pingpong", epilogue_n=32),
@@ -84,7 +83,7 @@ FEW_TILES = (
     Config(64, 64, schedule="pingpong", epilogue_n=32),
     Config(64, 32, schedule="pingpong", epilogue_n=32),
 )
-# Of tables, whose rows are read by 16 bytes where 64 columns lie side by side: 4 % less time for RoPE at 512 rows
+# With tables: RoPE at 512 rows takes 4.8 % less in parts of 64 columns than of 32, plain products take as much
 # (benchmarks/results/2026-11-30-h200-rows-race.json).
 OF_TABLES = Config(128, 128, schedule="cooperative")
 
@@ -101,11 +100,9 @@ def _chosen(problem: Problem) -> Config:
     if not fits:
         return _thriftiest(problem)
     fed = [c for c in fits if _fed(c)] or [c for c in fits if c.stages == max(f.stages for f in fits)]
-    seconds = {c: predict(c, problem).seconds for c in fed}
-    first = next(iter(seconds))
-    best = min(seconds, key=lambda c: (seconds[c], -min(c.stages, ENOUGH)))  # of equals the first that is fed best
+    first, best = fed[0], min(fed, key=lambda c: rank(c, problem))
     least = CLEARLY - UNSEEN if usual is ROOMY else CLEARLY
-    return best if seconds[best] < least * seconds[first] else first
+    return best if predict(best, problem).seconds < least * predict(first, problem).seconds else first
 
 
 def _thriftiest(problem: Problem) -> Config:
@@ -144,9 +141,10 @@ def _waves(problem: Problem) -> float:
 def _candidates(problem: Problem, usual: Config) -> Iterator[Config]:
     waves = _waves(problem)
     many = [c.config for c in MANY_TILES if c.suits(problem)]
-    few = [c for c in FEW_TILES if c.tile_n < 256]  # which only some epilogues suit where there are many tiles
-    more = many if waves > 4 else [*few, *many] if waves > 2 else [*FEW_TILES, *([OF_TABLES] if problem.tables else [])]
-    tiles = [usual, *more]
+    few = [*FEW_TILES, OF_TABLES] if problem.tables else [*FEW_TILES]
+    if waves > 2:
+        few = [c for c in FEW_TILES if c.tile_n < 256]  # which only some epilogues suit where there are many tiles
+    tiles = [usual, *(few if waves <= 4 else []), *(many if waves > 2 else [])]
     if problem.segment > 1:  # heads that no tile may cut
         uncut = ([c for c in some if c.tile_n % problem.segment == 0] for some in (tiles, [*many, *FEW_TILES]))
         tiles = next(filter(None, uncut), tiles)

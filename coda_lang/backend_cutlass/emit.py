@@ -452,8 +452,9 @@ class _Emitter:
         ):
             box = (64, 64 // shares) if major else (64, tile // shares)
             self.block.add(side, "TensorMap", TensorMap(name, box, 128, run))
-            ends += [] if major else [(f"{side}_end", TensorMap(name, box, 128, run, end=True))]
-        for side, end in ends:  # where the mainloop's Params look for them
+            if not major:
+                ends.append((f"{side}_end", TensorMap(name, box, 128, run, end=True)))
+        for side, end in ends:  # in the order in which `run` of csrc/coda/gemm.hpp counts them
             self.block.add(side, "TensorMap", end)
         self.block.add("extent_k", "int32_t", Extent(product.contracted))
 

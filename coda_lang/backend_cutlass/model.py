@@ -17,8 +17,9 @@ once, which gains tiles of 64 rows or columns nothing. An epilogue's instruction
 mainloop hides them or not: they take power, and the card has no more to give. Its bytes are not hidden as one would
 think: b = 0.5 in a cooperative schedule, which waits for them, and 0.3 in a pingpong one; 1.18 and 0.05 µs go by while
 the tensor cores drain and fill, and 0.25 µs in a cooperative schedule for each part whose loads have one buffer.
-Nothing hides a block's last tile, whatever the schedule: b = 1, as all blocks move their bytes at once, 1.18 µs, and
-0.1 µs for each part; in a pingpong schedule half of the threads do it, and its instructions' time counts once more.
+Nothing hides a block's last tile, whatever the schedule: b = 1, as all blocks move their bytes at once, 1.18 µs, 0.1 µs
+for each part and 0.25 µs more if its loads have one buffer; in a pingpong schedule half of the threads do it, and its
+instructions' time counts once more.
 Straight-line code that the instruction cache does not hold costs 4.7 cycles more for each instruction. `fetch` is the
 reuse in L2: the tiles in flight form a block of `swizzle` rows of clusters (of columns, if `raster` is m), and what
 they span is fetched in each wave, but for what the next wave finds of the rows (or columns) that it shares with the
@@ -31,7 +32,7 @@ tuning tried in benchmarks/results/2026-11-30-h200-tried.json, up to 8192 rows, 
 walked in serpentines. The latency, the last tile's epilogue and the loads of small tiles came later, by hand, from 75
 calls of 256 to 12288 rows in 2026-11-30-h200-rows-race.json. tests/tuning/test_model.py says how well the model orders
 what was measured. `serpentine` makes no difference to it, and `rolled` no other. Below 1024 rows the times are too
-long, by a fifth in the middle and two thirds at most.
+long, by a fifth in the middle and two thirds at most, but too short by two fifths in one.
 """
 
 from __future__ import annotations
@@ -72,13 +73,28 @@ H200 = Machine()
 _RATE_192 = 1.025
 _RATE = {(128, 128): 1.005, (192, 128): 1.006, (256, 128): 0.979, (256, 192): 0.991}
 _SIZE = 0.2
-_MOVE = {"cooperative": 0.5, "pingpong": 0.3, "last": 1.0}
-_DRAIN = {"cooperative": 1.18e-6, "pingpong": 0.05e-6, "last": 1.18e-6}
-_SINGLE, _PART = 0.25e-6, 0.1e-6
 _FETCH, _REUSED = 1.4, 8.4e6
 _POWER = 0.037e-12
 _CODE, _OVERHEAD, _MISSED = 8000, 12.0, 4.7  # instructions that are cached; more than the weight of an element; cycles
 _WIDE = 1.04
+_SINGLE = 0.25e-6
+ENOUGH = 4  # stages of the mainloop that keep the tensor cores fed; of larger tiles, as many as hold as much work
+
+
+@dataclass(frozen=True)
+class _Shown:
+    """How much of an epilogue shows: the share of its bytes' time, seconds until the tensor cores are full again,
+    seconds for each part, and whether it waits for loads that have one buffer.
+    """
+
+    move: float
+    drain: float
+    part: float
+    waits: bool
+
+
+_SHOWN = {"cooperative": _Shown(0.5, 1.18e-6, 0.0, True), "pingpong": _Shown(0.3, 0.05e-6, 0.0, False)}
+_LAST = _Shown(1.0, 1.18e-6, 0.1e-6, True)
 
 
 @dataclass(frozen=True)
@@ -112,6 +128,11 @@ def predict(config: Config, problem: Problem, machine: Machine = H200) -> Predic
     return Predicted(total, mainloop, epilogue, fetch, power, waves)
 
 
+def rank(config: Config, problem: Problem, machine: Machine = H200) -> tuple[float, int]:
+    """What schedules are ordered by: of those that the model takes for equal the ones with stages ENOUGH come first."""
+    return predict(config, problem, machine).seconds, -min(config.stages, ENOUGH)
+
+
 def overflows(config: Config, problem: Problem) -> bool:
     """Whether an epilogue in straight-line code is longer than the instruction cache."""
     elements = config.tile_m * config.tile_n / (128 * config.warpgroups)  # of a thread
@@ -137,21 +158,20 @@ def _epilogues(config: Config, problem: Problem, machine: Machine, tiles: int) -
     """Of a block's tiles, as far as they show. Nothing hides the last one: all blocks move its bytes at once, and in a
     pingpong schedule half of the threads do it.
     """
-    elements = config.tile_m * config.tile_n
-    last = _epilogue(config, problem, machine, "last") + config.parts * _PART
+    last = _epilogue(config, problem, machine, _LAST)
     if config.schedule == "pingpong":
-        last += elements * problem.weight / (128 * machine.clock)
-    return (tiles - 1) * _epilogue(config, problem, machine, config.schedule) + last
+        last += config.tile_m * config.tile_n * problem.weight / (128 * machine.clock)
+    return (tiles - 1) * _epilogue(config, problem, machine, _SHOWN[config.schedule]) + last
 
 
-def _epilogue(config: Config, problem: Problem, machine: Machine, kind: str) -> float:
-    """Of one tile, as far as it shows: in a schedule's run of tiles, or of the last one."""
+def _epilogue(config: Config, problem: Problem, machine: Machine, shown: _Shown) -> float:
+    """Of one tile, as far as it shows."""
     elements = config.tile_m * config.tile_n
-    seconds = elements * _MOVE[kind] * problem.moved / (machine.bandwidth / machine.multiprocessors)
-    seconds += _DRAIN[kind]
+    seconds = elements * shown.move * problem.moved / (machine.bandwidth / machine.multiprocessors)
+    seconds += shown.drain + config.parts * shown.part
     if overflows(config, problem):
         seconds += elements * _MISSED * problem.weight / (128 * machine.clock)
-    if kind != "pingpong" and config.load_stages == 1 and problem.need.load_bytes:
+    if shown.waits and config.load_stages == 1 and problem.need.load_bytes:
         seconds += config.parts * _SINGLE
     return seconds
 

@@ -19,8 +19,7 @@ from itertools import product
 from typing import Literal
 
 from coda_lang.backend_cutlass.config import Config, deepest, rejection
-from coda_lang.backend_cutlass.default import ENOUGH
-from coda_lang.backend_cutlass.model import H200, Machine, predict
+from coda_lang.backend_cutlass.model import H200, Machine, rank
 from coda_lang.backend_cutlass.problem import Problem
 
 ROWS = (128, 64, 256, 192)
@@ -163,6 +162,5 @@ def ordered(problem: Problem, machine: Machine = H200) -> tuple[list[Config], li
             rejected.append(member)
         else:
             configs.append(member)
-    # Of equal ones those with stages enough, as for the default; then in the space's order.
-    configs.sort(key=lambda c: (predict(c, problem, machine).seconds, -min(c.stages, ENOUGH)))
+    configs.sort(key=lambda c: rank(c, problem, machine))  # stable: equal ones in the space's order
     return configs, rejected

@@ -12,11 +12,11 @@ from coda_lang.backend_cutlass import model, tensormap
 from coda_lang.backend_cutlass.abi import Emitted, TensorMap, grid, misfit, output_key
 from coda_lang.backend_cutlass.config import SHARED_LIMIT, Config, Footprint, epilogue_bytes, shared_bytes
 from coda_lang.backend_cutlass.emit import footprint, head_step
-from coda_lang.backend_cutlass.model import predict
+from coda_lang.backend_cutlass.model import predict, rank
 from coda_lang.backend_cutlass.problem import problem
 from coda_lang.backend_cutlass.program import GpuProgram
 from coda_lang.backend_cutlass.shapes import grid_of, has_heads_columns
-from coda_lang.backend_cutlass.space import Rejected, enumerate_space
+from coda_lang.backend_cutlass.space import Rejected, ordered
 from coda_lang.backend_cutlass.staging import Needs
 from coda_lang.binding import Binding
 from coda_lang.call import Call, Caller
@@ -226,27 +226,27 @@ def _schedules(view: _View) -> str:
     """The tiles of the space: the schedule that the model thinks fastest with each, or why there is none here."""
     assert view.config is not None
     asked = problem(view.binding, view.need)
-    best: dict[tuple[object, ...], tuple[float, Config]] = {}
+    configs, rejected = ordered(asked)
+    best: dict[tuple[object, ...], Config] = {}
+    for config in configs:
+        best.setdefault(_key(config), config)
+    best[_key(view.config)] = view.config
     reasons: dict[tuple[object, ...], Rejected] = {}
-    for member in enumerate_space(asked):
-        if isinstance(member, Config):
-            seconds = predict(member, asked).seconds
-            if seconds < best.get(_key(member), (math.inf,))[0]:
-                best[_key(member)] = seconds, member
-        elif member.kind in _SHOWN:
+    for member in rejected:
+        if member.kind in _SHOWN:
             reasons.setdefault(_key(member.example), member)
-    best[_key(view.config)] = predict(view.config, asked).seconds, view.config
     columns = [Column("--config"), Column("tiles", right=True), Column("by the model", right=True), Column("verdict")]
     rows = []
-    for seconds, config in sorted(best.values(), key=lambda found: found[0]):
+    for config in sorted(best.values(), key=lambda c: rank(c, asked)):
         verdict = "chosen" if config is view.config else "fits"
-        rows.append([str(config), _tile_count(view, config), units.seconds(seconds), verdict])
-    for key, rejected in reasons.items():
+        seconds = units.seconds(predict(config, asked).seconds)
+        rows.append([str(config), _tile_count(view, config), seconds, verdict])
+    for key, member in reasons.items():
         if key not in best:
-            x = rejected.example
+            x = member.example
             text = f"{x.tile_m}x{x.tile_n},{x.schedule}"
-            text += f",epilogue={x.epilogue_n}" if rejected.kind == "shared memory" else ""
-            rows.append([text, _tile_count(view, x), "–", f"does not fit: {rejected.reason}"])
+            text += f",epilogue={x.epilogue_n}" if member.kind == "shared memory" else ""
+            rows.append([text, _tile_count(view, x), "–", f"does not fit: {member.reason}"])
     return table(columns, rows)
 
 

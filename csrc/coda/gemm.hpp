@@ -34,7 +34,7 @@ CUTLASS_DEVICE void run(int m, int n, int k, TensorMap const* maps, typename Ker
   params.problem_shape = cute::make_shape(m, n, k, 1);
   params.mainloop.a = maps;
   params.mainloop.b = maps + 1;
-  params.mainloop.a_end = maps + 2;
+  params.mainloop.a_end = maps + 2;  // each is there if its operand is K-major: `_operands` of emit.py
   params.mainloop.b_end = maps + 2 + !Kernel::CollectiveMainloop::kMajorA;
   params.mainloop.m = m;
   params.mainloop.n = n;

@@ -91,22 +91,24 @@ struct Mainloop {
   // nothing. The barrier counts them as brought.
   template <bool kMajor, int kRows, int kShares, int kRun>
   struct Operand {
-    static constexpr int kShare = kRows / kShares;        // rows of a box, if they are K-major
+    static constexpr int kBox = kRows / kShares;          // rows of a share, if they are K-major
     static constexpr int kUnit = kMajor ? 64 : 8 * kRun;  // rows that come together
-    static_assert(kMajor || kShare % kUnit == 0);
-    TensorMap const *whole, *map;  // of boxes that are all there; of this tile's
-    uint32_t absent = 0;           // bytes of a stage
-    uint16_t mask;                 // of the blocks that it goes to
-    int row, share, own;           // the tile's first row; this block's share; how many of the rows it loads
+    static_assert(kMajor ? kRun == 1 && kRows % 64 == 0 : kBox % kUnit == 0);
+    TensorMap const* whole;  // of boxes that are all there: where all are, its address need not be carried along
+    TensorMap const* map;    // of this tile's
+    uint32_t absent = 0;     // bytes of a stage
+    uint16_t mask;           // of the blocks that it goes to
+    int row, share;          // the tile's first; which of its shares is this block's
+    int left = kRows;        // rows to bring, from this share's first on: of a box, or of more than one, or none (≤ 0)
 
-    CUTLASS_DEVICE Operand(TensorMap const* whole, TensorMap const* end, int rows, int first, int share, uint16_t mask)
-        : whole(whole), map(whole), mask(mask), row(first), share(share), own(kRows) {
-      const int there = rows - first;
+    CUTLASS_DEVICE Operand(TensorMap const* whole, TensorMap const* end, int rows, int row, int share, uint16_t mask)
+        : whole(whole), map(whole), mask(mask), row(row), share(share) {
+      const int there = rows - row;
       if (there >= kRows) return;
       const int brought = there > 0 ? (there + kUnit - 1) / kUnit * kUnit : 0;
       absent = (kRows - brought) * 128;
-      own = kMajor ? brought : brought - share * kShare;
-      if (!kMajor && own < kShare) map = end;
+      left = kMajor ? brought : brought - share * kBox;
+      if (!kMajor && left < kBox) map = end;
     }
 
     template <bool kAll>
@@ -116,12 +118,12 @@ struct Mainloop {
         CUTLASS_PRAGMA_UNROLL
         for (int chunk = 0; chunk < kRows / 64; ++chunk) {
           uint8_t* to = smem + chunk * 8192 + share * (8192 / kShares);
-          if (kAll || chunk * 64 < own)
+          if (kAll || chunk * 64 < left)
             tma_load<(kShares > 1)>(from, barrier, mask, to, row + chunk * 64, k + share * (64 / kShares));
         }
-      } else if (kAll || own > 0) {
-        uint8_t* to = smem + share * kShare * 128;
-        const int first = row + share * kShare;
+      } else if (kAll || left > 0) {
+        uint8_t* to = smem + share * kBox * 128;
+        const int first = row + share * kBox;
         if constexpr (kRun > 1) tma_load_groups<(kShares > 1)>(from, barrier, mask, to, k, first / (8 * kRun));
         else tma_load<(kShares > 1)>(from, barrier, mask, to, k, first);
       }

@@ -197,7 +197,7 @@ def test_operands_come_in_boxes_of_their_memory_order(
 @pytest.mark.parametrize("config", ["128x128,cluster=2x1,pingpong,stages=3", "128x128,cluster=1x2,pingpong,stages=3"])
 @pytest.mark.parametrize("name", ["linear", "linear_dx", "linear_dw"])
 def test_the_descriptors_of_last_rows_follow_the_operands(name: str, config: str) -> None:
-    """Where the mainloop's Params look for them: of operands that come row by row, each in the boxes of the others."""
+    """Where `run` of csrc/coda/gemm.hpp looks for them: of operands that come row by row, each in the others' boxes."""
     kernel = KERNELS[name]
     assert kernel.product is not None
     fields = sorted(emitted(kernel, Config.parse(config)).fields, key=lambda f: f.offset)

@@ -148,7 +148,7 @@ def test_dry_run(capsys: Out) -> None:
     found = json.loads(capsys.readouterr().out)
     assert len(found["candidates"]) == 25
     assert sum(c["default"] for c in found["candidates"]) == 1
-    assert found["candidates"][0]["seconds"] == pytest.approx(172e-6, rel=0.05)
+    assert found["candidates"][0]["seconds"] == pytest.approx(174e-6, rel=0.05)  # as measured
     assert main(["tune", LINEAR, *sizes, "--dry-run", "--all", "--json"]) == 0
     assert len(json.loads(capsys.readouterr().out)["candidates"]) == found["space"]
 

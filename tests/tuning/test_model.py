@@ -129,19 +129,23 @@ def test_the_order_is_nearly_that_of_the_measurements() -> None:
     assert statistics.mean(few) > 0.8
 
 
+# What it orders worse than the rest: it takes clusters of few rows for a gain, and does not see that registers spill at
+# 256x192.
+WORST = {("linear", 300): 0.19, ("residual_rms", 384): 0.17, ("cross_entropy_bwd", 4096): 0.12}
+WORST_DEFAULT = {("rmsnorm_swiglu", 512, 11264): 0.075}
+
+
 def test_the_first_choice_is_a_good_one() -> None:
-    losses = [(m.loss, m.name, m.problem.rows) for m in measured() if m.problem.rows >= 128]
-    assert statistics.mean(x for x, _, _ in losses) < 0.011
-    # Two of few rows, where it takes clusters for a gain, and cross_entropy_bwd, whose registers spill at 256x192
-    assert sorted(losses)[-4][0] < 0.09
-    assert max(losses)[0] < 0.19
+    found = [(m.loss, m.name, m.problem.rows) for m in measured() if m.problem.rows >= 128]
+    assert statistics.mean(x for x, *_ in found) < 0.011
+    beyond = [call for call in found if call[0] >= WORST.get(call[1:], 0.09)]
+    assert not beyond
 
 
 def test_so_is_the_default() -> None:
-    found = [(m.default_loss, m.name, m.problem.rows) for m in measured() if m.default_loss is not None]
+    calls = [(m.default_loss, m.name, m.problem.rows, m.problem.cols) for m in measured()]
+    found = [(x, *call) for x, *call in calls if x is not None]
     assert len(found) >= 160
-    losses = [(x, *call) for x, *call in found if call[1] >= 128]
-    assert statistics.mean(x for x, _, _ in losses) < 0.006
-    assert sorted(losses)[-2][0] < 0.04, "but for SwiGLU with both stored at 512×11264×2048"
-    assert max(losses)[0] < 0.075
-    assert max(found)[0] < 0.21, "with 16 rows a cluster along the columns pays"
+    assert statistics.mean(x for x, *_ in found) < 0.006
+    beyond = [call for call in found if call[0] >= WORST_DEFAULT.get(call[1:], 0.04)]
+    assert not beyond

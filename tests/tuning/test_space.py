@@ -9,7 +9,7 @@ import pytest
 
 from coda_lang.backend_cutlass.config import MOST_STAGES, SHARED_LIMIT, Config, Footprint, rejection, shared_bytes
 from coda_lang.backend_cutlass.default import default
-from coda_lang.backend_cutlass.model import predict
+from coda_lang.backend_cutlass.model import ENOUGH, predict
 from coda_lang.backend_cutlass.problem import Problem
 from coda_lang.backend_cutlass.space import SIZE, Rejected, enumerate_space, ordered, walk
 
@@ -161,7 +161,9 @@ def test_of_schedules_that_are_equal_the_first_has_stages_enough() -> None:
     configs, _ = ordered(problem)
     times = [predict(c, problem).seconds for c in configs]
     assert all(
-        min(x.stages, 4) >= min(y.stages, 4) for (x, s), (y, t) in pairwise(zip(configs, times, strict=True)) if s == t
+        min(x.stages, ENOUGH) >= min(y.stages, ENOUGH)
+        for (x, s), (y, t) in pairwise(zip(configs, times, strict=True))
+        if s == t
     )
 
 
