@@ -100,7 +100,7 @@ def test_what_fills_no_tile(config: str, product: str, kind: str) -> None:
             spoilt["a"][: (m - 1) // tile_m * tile_m] = np.nan  # of all rows but those of the last tile
             spoilt["b"][: (n - 1) // tile_n * tile_n] = np.nan
             for arguments in (given, given | spoilt):
-                plan, added = _plan(kernel, config, arguments)
+                plan, added = _plan(kernel, config, arguments, head)
                 spoil()
                 results = {name: _host(x) for name, x in (plan() | {"added": added}).items()}
                 holds(results, arguments, tile_m, tile_n, head)
@@ -147,7 +147,7 @@ def _spoiler(kernel: Any, config: str, m: int, n: int, head: int) -> Any:
     return _plan(kernel, config, given, head)[0]
 
 
-def _plan(kernel: Any, config: str, given: dict[str, Any], head: int = 0) -> tuple[Any, Any]:
+def _plan(kernel: Any, config: str, given: dict[str, Any], head: int) -> tuple[Any, Any]:
     cp = pytest.importorskip("cupy")
     arrays = {n: cp.asarray(x) if isinstance(x, np.ndarray) else x for n, x in laid_out(kernel, given, head).items()}
     added = cp.ones(given["c"].shape, cp.float32)
